@@ -1,0 +1,162 @@
+"""The protocol between the language and whatever generates: a backend makes contexts, a context
+holds one state's prompt and extends it. The language never sees token ids; a backend never sees programs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lmnb.runtime.request import FinishReason, SamplingParams, TokenLogprob
+
+
+class CancelToken:
+    """A one-way switch that many parts of a run share. Thread-safe; callbacks run in the cancelling thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._next = 0
+        self._cancelled = False
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def cancel(self) -> None:
+        with self._lock:
+            if self._cancelled:
+                return
+            self._cancelled = True
+            callbacks = list(self._callbacks.values())
+            self._callbacks.clear()
+        for callback in callbacks:
+            callback()
+
+    def on_cancel(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` once on cancel (now, if that has happened). Returns what takes it back."""
+        with self._lock:
+            if not self._cancelled:
+                key = self._next
+                self._next += 1
+                self._callbacks[key] = callback
+                return lambda: self._remove(key)
+        callback()
+        return lambda: None
+
+    def _remove(self, key: int) -> None:
+        with self._lock:
+            self._callbacks.pop(key, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who asked for tokens; travels with requests and comes back on cache events."""
+
+    run: str  # the run's id
+    program: str  # "cell" or the program's name
+    cell: str | None = None  # execution count of the notebook cell, "3"
+    branch: str = ""  # path of the branch, "0", "0.2"
+    row: int | None = None  # row of a batch
+    var: str | None = None  # variable being generated
+    line: int | None = None  # line in the program's source
+
+    @property
+    def label(self) -> str:
+        """Short text for a view: `cell 3 · judge · row 2 · branch 0.1 · line 7`."""
+        parts = [f"cell {self.cell}" if self.cell else "", self.program if self.program != "cell" else ""]
+        parts += [f"row {self.row}" if self.row is not None else ""]
+        parts += [f"branch {self.branch}" if self.branch not in ("", "0") else ""]
+        parts += [f"line {self.line}" if self.line is not None else ""]
+        return " · ".join(part for part in parts if part) or self.run
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of a generation in progress. Deltas' texts concatenate to the generation's text."""
+
+    text: str
+    num_tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A finished (or stopped) generation."""
+
+    text: str
+    finish_reason: FinishReason
+    matched: str | int | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    first_token_seconds: float | None = None
+    total_seconds: float = 0.0
+    logprobs: tuple[TokenLogprob, ...] = ()
+    meta: dict[str, Any] = field(default_factory=dict)  # what else the backend wants in meta_info
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceScore:
+    """How likely one choice is after the prompt.
+
+    `logprobs`: one entry per token of the choice, in order; ids decode to exactly the choice's text.
+    `unconditional`: the same tokens' log-probabilities with no prompt before them (empty unless asked for).
+    """
+
+    text: str
+    logprobs: tuple[TokenLogprob, ...]
+    unconditional: tuple[TokenLogprob, ...] = ()
+
+
+class Context(Protocol):
+    """One state's prompt. Used by one task at a time; `fork` gives an independent copy."""
+
+    def append(self, text: str) -> None:
+        """Add a program's text. Inside a role it is data: special tokens in it stay text."""
+        ...
+
+    def begin_role(self, role: str) -> str:
+        """Open a role; returns the text that this added to the prompt. TemplateError if not allowed here."""
+        ...
+
+    def end_role(self) -> str:
+        """Close the open role; returns the text that this added."""
+        ...
+
+    def fork(self) -> Context: ...
+
+    async def commit(self) -> None:
+        """Make the prompt so far cheap to extend (a hint before branches race)."""
+        ...
+
+    async def generate(
+        self, params: SamplingParams, *, owner: Owner, cancel: CancelToken, on_delta: Callable[[Delta], None]
+    ) -> Generation:
+        """Generate, and append what was generated. On cancel it returns what there is, with reason
+        "cancelled": the prompt then holds exactly the text that was handed to `on_delta`."""
+        ...
+
+    async def score(
+        self, choices: Sequence[str], *, unconditional: bool, owner: Owner, cancel: CancelToken
+    ) -> list[ChoiceScore]:
+        """Score `choices` as continuations of the prompt, which is left as it was."""
+        ...
+
+
+class Backend(Protocol):
+    """A place where generation happens."""
+
+    name: str  # the model's name, for views
+    stop: tuple[str, ...]  # stop strings that the backend's chat template asks for
+
+    def new_context(self) -> Context: ...
+
+    def flush_cache(self) -> bool:
+        """Forget cached prompts; False if something is running and nothing was done."""
+        ...
+
+    def get_server_info(self) -> dict[str, Any]: ...
+
+    def shutdown(self) -> None: ...

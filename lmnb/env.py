@@ -1,0 +1,38 @@
+"""The environment variables lmnb reads, in one typed place. A bad value raises; none is ignored."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lmnb.errors import ArgumentError
+
+
+def cache_dir() -> Path:
+    """Folder for converted models and compiled things: `LMNB_CACHE`, else the platform's cache folder."""
+    value = os.environ.get("LMNB_CACHE")
+    if value:
+        return Path(value).expanduser()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("lmnb", appauthor=False)
+
+
+def num_threads() -> int | None:
+    """Threads for torch's CPU kernels: `LMNB_THREADS`, or None to leave torch's own choice."""
+    value = os.environ.get("LMNB_THREADS")
+    if not value:
+        return None
+    if not value.isdigit() or int(value) < 1:
+        raise ArgumentError(f"LMNB_THREADS must be a whole number of at least 1, not {value!r}")
+    return int(value)
+
+
+def view_mode() -> str | None:
+    """How runs are shown: `LMNB_VIEW` = widget, html, text or off; None lets lmnb detect the front end."""
+    value = os.environ.get("LMNB_VIEW")
+    if not value:
+        return None
+    if value not in ("widget", "html", "text", "off"):
+        raise ArgumentError(f"LMNB_VIEW must be widget, html, text or off, not {value!r}")
+    return value

@@ -1,0 +1,185 @@
+"""What happens in a run, as small plain messages. Views draw these and nothing else.
+
+A run is a tree of branches; the root branch has id 0. Events of one run come in order, from one thread.
+`EVENT_TYPES` maps each message's wire name to its class; `to_json` and `from_json` are exact inverses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+Status = Literal["running", "done", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    type: ClassVar[str] = "run"
+    run: str
+    program: str
+    model: str
+    time: float  # seconds, time.time()
+    cell: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchOpened:
+    """A branch was forked; it starts with all that its parent has said up to then.
+
+    With `program` set it is a call of another program (or a row of a batch): it starts empty.
+    """
+
+    type: ClassVar[str] = "branch"
+    branch: int
+    parent: int
+    index: int  # place among the branches of the same fork
+    fork: int  # counts the forks of a run, from 0
+    label: str  # "0.2": path of indices from the root
+    program: str | None = None
+    row: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOpened:
+    type: ClassVar[str] = "role"
+    branch: int
+    role: str
+    prefix: str  # template text that was added, e.g. "<|im_start|>user\n"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleClosed:
+    type: ClassVar[str] = "role_end"
+    branch: int
+    suffix: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextAppended:
+    type: ClassVar[str] = "text"
+    branch: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenStarted:
+    type: ClassVar[str] = "gen"
+    branch: int
+    var: str | None
+    kind: Literal["gen", "select"]
+    constraint: str | None = None  # "regex", "json_schema", "choices"
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokensGenerated:
+    type: ClassVar[str] = "tokens"
+    branch: int
+    text: str
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class GenFinished:
+    """Ends the branch's open `GenStarted`. Prompt tokens = reused + computed."""
+
+    type: ClassVar[str] = "gen_end"
+    branch: int
+    finish_reason: str
+    matched: str | int | None
+    reused: int
+    computed: int
+    generated: int
+    first_token_seconds: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceMade:
+    """The decision of a select, before its `GenFinished`. `scores` are what the method compared."""
+
+    type: ClassVar[str] = "choice"
+    branch: int
+    text: str
+    choices: list[str]
+    scores: list[float]
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSet:
+    type: ClassVar[str] = "var"
+    branch: int
+    name: str
+    value: str  # its text, shortened by the view
+
+
+@dataclass(frozen=True, slots=True)
+class BranchesJoined:
+    type: ClassVar[str] = "join"
+    parent: int
+    branches: list[int]
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class BranchFinished:
+    type: ClassVar[str] = "branch_end"
+    branch: int
+    status: Status
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    type: ClassVar[str] = "run_end"
+    status: Status
+    seconds: float
+    error: str | None = None
+
+
+RunEvent = (
+    RunStarted
+    | BranchOpened
+    | RoleOpened
+    | RoleClosed
+    | TextAppended
+    | GenStarted
+    | TokensGenerated
+    | GenFinished
+    | ChoiceMade
+    | VariableSet
+    | BranchesJoined
+    | BranchFinished
+    | RunFinished
+)
+
+EVENT_TYPES: dict[str, type[RunEvent]] = {
+    cls.type: cls
+    for cls in (
+        RunStarted,
+        BranchOpened,
+        RoleOpened,
+        RoleClosed,
+        TextAppended,
+        GenStarted,
+        TokensGenerated,
+        GenFinished,
+        ChoiceMade,
+        VariableSet,
+        BranchesJoined,
+        BranchFinished,
+        RunFinished,
+    )
+}
+
+
+def to_json(event: RunEvent) -> dict[str, Any]:
+    """The event as a JSON object: its fields and `type`."""
+    return {"type": event.type, **asdict(event)}
+
+
+def from_json(message: dict[str, Any]) -> RunEvent:
+    """The event a JSON object stands for. KeyError for an unknown type."""
+    fields = dict(message)
+    return EVENT_TYPES[fields.pop("type")](**fields)

@@ -1,0 +1,61 @@
+"""One forward pass, flattened: every request's new tokens, end to end, and where their KV lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class ForwardBatch:
+    """The input of `Model.forward`: B requests with T new tokens in total.
+
+    Row i's new tokens are `input_ids[query_starts[i]:query_starts[i + 1]]`; they sit at the end of its
+    `kv_lens[i]` tokens (new ones included), whose pool slots are `slot_table[i, :kv_lens[i]]`.
+    The first `num_decode` rows have exactly one new token each.
+    `shared_len`: that many leading slots are the same for all of the first `num_decode` rows (0 if unknown);
+    their KV need be read once only.
+    """
+
+    input_ids: Tensor  # int64 [T]
+    positions: Tensor  # int64 [T]
+    out_slots: Tensor  # int64 [T]: where each new token's K and V are written
+    slot_table: Tensor  # int64 [B, >= max(kv_lens)]
+    query_starts: list[int]  # [B + 1], on the host
+    kv_lens: list[int]  # [B], on the host
+    logits_rows: Tensor  # int64 [L]: indices into T whose logits are wanted
+    num_decode: int = 0
+    shared_len: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVLayout:
+    """Shape of the KV pool a model needs: per layer, K and V of [num_slots, num_kv_heads, head_dim]."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def bytes_per_token(self) -> int:
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+
+class Model(Protocol):
+    """A decoder that reads and writes a paged KV pool."""
+
+    name: str
+    vocab_size: int  # rows of the logits; may exceed the tokenizer's
+    context_tokens: int  # longest sequence it was made for
+    kv_layout: KVLayout
+    weight_bytes: int
+
+    def forward(self, batch: ForwardBatch, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+        """Write the new tokens' K and V into `keys`/`values` (one tensor a layer, [num_slots, num_kv_heads,
+        head_dim]), attend, and return float32 logits [L, vocab_size] of `batch.logits_rows`."""
+        ...

@@ -1,0 +1,42 @@
+"""What a constraint engine must do for the sampler. One matcher follows one request's text."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from lmnb.runtime.request import Constraint
+
+
+class GrammarMatcher(Protocol):
+    """Follows one generation, token by token."""
+
+    engine: str  # "llguidance" or "xgrammar", shown in views
+
+    def fill(self, bitmask: np.ndarray) -> bool:
+        """Write the allowed next tokens into `bitmask` (int32 [ceil(vocab / 32)], bit i of word j = token
+        32 j + i; end tokens are allowed exactly where the match may end). False: no token may follow."""
+        ...
+
+    def accept(self, token_id: int) -> bool:
+        """Advance by one token; False if the grammar does not allow it."""
+        ...
+
+    def rollback(self, num_tokens: int) -> None: ...
+
+    def fork(self) -> GrammarMatcher:
+        """An independent matcher in the same state."""
+        ...
+
+    def is_done(self) -> bool:
+        """Nothing but an end token can follow."""
+        ...
+
+
+class GrammarCompiler(Protocol):
+    """Compiles constraints for one tokenizer. Thread-safe: the engine compiles off its own loop."""
+
+    def compile(self, constraint: Constraint) -> GrammarMatcher:
+        """A fresh matcher; compiled forms are cached. Raises GrammarError."""
+        ...

@@ -1,0 +1,150 @@
+"""What goes into the engine and what comes out: requests, token events, completions. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lmnb.errors import ArgumentError
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the generated text must match: a regex, or a JSON schema as JSON text."""
+
+    kind: Literal["regex", "json_schema"]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one request's tokens are chosen and when it ends.
+
+    `temperature=0` is greedy. `top_k=-1` and `top_p=1`, `min_p=0` leave the distribution whole.
+    Penalties count generated tokens only. `seed` makes the request's draws its own: the same seed
+    gives the same draws whatever else is in the batch.
+    `stop` strings are cut from the text, as is the stop token; `ignore_eos` ignores the model's
+    end tokens and `stop_token_ids`, never stop strings. `min_new_tokens` bans end tokens until then.
+    `suppress_token_ids` are never sampled (end tokens are exempt).
+    """
+
+    max_new_tokens: int = 128
+    min_new_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    suppress_token_ids: tuple[int, ...] = ()
+    constraint: Constraint | None = None
+    return_logprob: bool = False
+    top_logprobs_num: int = 0
+
+    def __post_init__(self) -> None:
+        def require(ok: bool, what: str) -> None:
+            if not ok:
+                raise ArgumentError(what)
+
+        require(self.max_new_tokens >= 0, f"max_tokens must be at least 0, not {self.max_new_tokens}")
+        require(
+            0 <= self.min_new_tokens <= self.max_new_tokens,
+            f"min_tokens must lie between 0 and max_tokens ({self.max_new_tokens}), not {self.min_new_tokens}",
+        )
+        require(self.temperature >= 0, f"temperature must be at least 0, not {self.temperature}")
+        require(0 < self.top_p <= 1, f"top_p must lie in (0, 1], not {self.top_p}")
+        require(self.top_k == -1 or self.top_k >= 1, f"top_k must be -1 (off) or at least 1, not {self.top_k}")
+        require(0 <= self.min_p <= 1, f"min_p must lie in [0, 1], not {self.min_p}")
+        require(
+            -2 <= self.frequency_penalty <= 2, f"frequency_penalty must lie in [-2, 2], not {self.frequency_penalty}"
+        )
+        require(-2 <= self.presence_penalty <= 2, f"presence_penalty must lie in [-2, 2], not {self.presence_penalty}")
+        require(self.repetition_penalty > 0, f"repetition_penalty must be above 0, not {self.repetition_penalty}")
+        require(
+            0 <= self.top_logprobs_num <= 100, f"top_logprobs_num must lie in [0, 100], not {self.top_logprobs_num}"
+        )
+        require(
+            all(isinstance(s, str) and s for s in self.stop), f"stop strings must be non-empty text, not {self.stop!r}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One piece of work for the engine.
+
+    `input_ids`: the whole prompt, at least one token. `logprob_start`: if set, the completion carries
+    log-probabilities of the prompt's own tokens from that index on (so the cache is matched below it only).
+    `owner` is opaque: it comes back on cache events made for this request.
+    """
+
+    input_ids: tuple[int, ...]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    logprob_start: int | None = None
+    owner: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability (natural log, of the model's raw distribution) of one token, with the likeliest others."""
+
+    token_id: int
+    logprob: float | None  # None for a prompt's very first token, which nothing predicts
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """Tokens a request has just produced. `text` is the newly readable text: whole characters only,
+    never a part of a possible stop string; often shorter or later than the tokens themselves."""
+
+    request_id: int
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """All that a finished request produced.
+
+    `token_ids` holds every sampled token, the stop token included; `text` is what may be shown (stop
+    string and stop token cut). The concatenated `text` of a request's `TokenEvent`s equals `text`.
+    `num_kept_tokens`: how many leading tokens of `token_ids` decode to a prefix of `text` exactly.
+    """
+
+    request_id: int
+    token_ids: tuple[int, ...]
+    text: str
+    num_kept_tokens: int
+    finish_reason: FinishReason
+    matched: str | int | None  # the stop string or token that ended it
+    prompt_tokens: int
+    cached_tokens: int  # of the prompt, found in the radix cache when the request was first scheduled
+    logprobs: tuple[TokenLogprob, ...] = ()
+    input_logprobs: tuple[TokenLogprob, ...] = ()
+    queue_seconds: float = 0.0
+    first_token_seconds: float | None = None  # from submit to the first token
+    total_seconds: float = 0.0
+    num_preemptions: int = 0
+
+    @property
+    def completion_tokens(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishEvent:
+    """The last event of a request. `error` is set when `completion.finish_reason` is "error"."""
+
+    completion: Completion
+    error: BaseException | None = None
+
+
+Event = TokenEvent | FinishEvent
