@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-CacheEventKind = Literal["insert", "hit", "split", "evict", "reset"]
+CacheEventKind = Literal["insert", "extend", "hit", "split", "evict", "reset"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +13,7 @@ class CacheEvent:
     """One change of the tree (or a hit on it).
 
     insert: `node` appeared under `parent` with `token_ids`.
+    extend: `node`, a leaf under `parent`, grew by `token_ids` (the request that made it went on).
     hit:    a request matched `num_tokens` tokens, ending at `node` (after any split).
     split:  `node` is the new upper part, under `parent`; it took the first `num_tokens` tokens of `child`,
             which keeps its id, its remaining tokens and its children.

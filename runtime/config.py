@@ -1,0 +1,69 @@
+"""The engine's knobs, and the pure function that turns "unset" into numbers for a device."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from lmnb.errors import ArgumentError
+from lmnb.runtime.batch import KVLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What a user may set; None means: let the engine decide.
+
+    `pool_tokens`: KV slots, one per token. `max_running`: sequences decoded together. `prefill_chunk`: prompt
+    tokens computed in one step. `min_shared_tokens`: a waiting request lets another compute their common prefix
+    when that saves at least so many tokens. `max_bypass`: a request that others overtook so often goes first.
+    `prefix_cache=False` forgets every prompt at its end (for measurements).
+    """
+
+    pool_tokens: int | None = None
+    max_running: int | None = None
+    prefill_chunk: int | None = None
+    min_shared_tokens: int = 8
+    max_bypass: int = 64
+    prefix_cache: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """The same, decided."""
+
+    pool_tokens: int
+    max_running: int
+    prefill_chunk: int
+    min_shared_tokens: int
+    max_bypass: int
+    prefix_cache: bool
+
+
+def resolve(config: EngineConfig, layout: KVLayout) -> EngineLimits:
+    """Fill in what `config` leaves open. A CPU step must stay short enough for Stop to feel immediate, so its
+    prefill chunk is small; a GPU wants large ones. ArgumentError for impossible values."""
+    on_gpu = layout.device.type == "cuda"
+    pool_tokens = config.pool_tokens or _free_bytes(layout.device) // layout.bytes_per_token
+    limits = EngineLimits(
+        pool_tokens=pool_tokens,
+        max_running=config.max_running or (256 if on_gpu else 64),
+        prefill_chunk=config.prefill_chunk or (8192 if on_gpu else 256),
+        min_shared_tokens=config.min_shared_tokens,
+        max_bypass=config.max_bypass,
+        prefix_cache=config.prefix_cache,
+    )
+    for name in ("pool_tokens", "max_running", "prefill_chunk", "min_shared_tokens", "max_bypass"):
+        if getattr(limits, name) < 1:
+            raise ArgumentError(f"{name} must be at least 1, not {getattr(limits, name)}")
+    return limits
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Memory the pool may take: most of what is free on a GPU, a modest share of a computer's own."""
+    if device.type == "cuda":
+        free, _total = torch.cuda.mem_get_info(device)
+        return int(free * 0.85)
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(physical // 8, 2 << 30)

@@ -1,0 +1,64 @@
+"""What `Engine.submit` returns: the caller's end of one request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+
+from lmnb.runtime.request import Completion, Event, FinishEvent
+
+
+class RequestHandle:
+    """Iterate over it for events as they come (unless they go to a callback), or wait for `result()`."""
+
+    def __init__(
+        self, request_id: int, cancel: Callable[[int], None], on_event: Callable[[Event], None] | None
+    ) -> None:
+        self.request_id = request_id
+        self._cancel = cancel
+        self._on_event = on_event
+        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._finished = threading.Event()
+        self._last: FinishEvent | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._finished.is_set()
+
+    def cancel(self) -> None:
+        """Ask the engine to stop. What was generated is kept; the request finishes with reason "cancelled"."""
+        self._cancel(self.request_id)
+
+    def result(self, timeout: float | None = None) -> Completion:
+        """Wait for the end. Raises the request's error, or TimeoutError after `timeout` seconds."""
+        waited = 0.0
+        # Short waits let a KeyboardInterrupt through on every platform.
+        while not self._finished.wait(0.1 if timeout is None else min(0.1, max(0.0, timeout - waited))):
+            waited += 0.1
+            if timeout is not None and waited >= timeout:
+                raise TimeoutError(f"request {self.request_id} is not done after {timeout} s")
+        assert self._last is not None
+        if self._last.error is not None:
+            raise self._last.error
+        return self._last.completion
+
+    def __iter__(self) -> Iterator[Event]:
+        """Events up to and including the `FinishEvent`; one iteration per handle."""
+        assert self._on_event is None, "this request's events go to its callback"
+        while True:
+            event = self._events.get()
+            yield event
+            if isinstance(event, FinishEvent):
+                return
+
+    def publish(self, event: Event) -> None:
+        """Called by the engine thread."""
+        if isinstance(event, FinishEvent):
+            self._last = event
+        if self._on_event is not None:
+            self._on_event(event)
+        else:
+            self._events.put(event)
+        if isinstance(event, FinishEvent):
+            self._finished.set()

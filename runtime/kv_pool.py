@@ -1,0 +1,63 @@
+"""The KV memory: one slot per token, K and V per layer, and the list of free slots.
+
+It knows nothing of who uses a slot; the radix cache and the running sequences own them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmnb.runtime.batch import KVLayout
+
+Slots = NDArray[np.int64]
+
+
+class KVPool:
+    """`num_slots` slots. `keys[l]`, `values[l]`: [num_slots, num_kv_heads, head_dim] of layer l."""
+
+    def __init__(self, layout: KVLayout, num_slots: int) -> None:
+        shape = (num_slots, layout.num_kv_heads, layout.head_dim)
+
+        def tensors() -> list[Tensor]:
+            return [torch.zeros(shape, dtype=layout.dtype, device=layout.device) for _ in range(layout.num_layers)]
+
+        self.layout = layout
+        self.num_slots = num_slots
+        self.keys = tensors()
+        self.values = tensors()
+        self._free: Slots = np.arange(num_slots - 1, -1, -1, dtype=np.int64)  # a stack: the top is at the end
+        self._num_free = num_slots
+
+    @property
+    def num_free(self) -> int:
+        return self._num_free
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_slots * self.layout.bytes_per_token
+
+    def alloc(self, count: int) -> Slots:
+        """`count` free slots, now the caller's. The caller has made sure that there are so many."""
+        assert 0 <= count <= self._num_free, "the scheduler must make room before it allocates"
+        self._num_free -= count
+        return self._free[self._num_free : self._num_free + count].copy()
+
+    def free(self, slots: Slots) -> None:
+        """Give slots back."""
+        end = self._num_free + len(slots)
+        assert end <= self.num_slots, "slots were freed twice"
+        self._free[self._num_free : end] = slots
+        self._num_free = end
+
+    def check_integrity(self, used: Slots) -> None:
+        """Every slot is either free or in `used`, exactly once."""
+        everything = np.concatenate([self._free[: self._num_free], used])
+        counts = np.bincount(everything, minlength=self.num_slots)
+        assert len(counts) == self.num_slots, "a slot number is out of range"
+        lost = np.flatnonzero(counts == 0)
+        shared = np.flatnonzero(counts > 1)
+        assert not len(lost), f"{len(lost)} slots are lost, among them {lost[:5].tolist()}"
+        assert not len(shared), f"{len(shared)} slots have two owners, among them {shared[:5].tolist()}"

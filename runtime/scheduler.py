@@ -1,0 +1,281 @@
+"""Which tokens are computed next: continuous batching, chunked prefill, sharing within a batch, preemption.
+
+It owns the sequences' slots and the radix cache; it never touches tensors. Order of admission: longest cached
+prefix first (arXiv 2312.07104, section 3), except that a request which was overtaken often enough goes first.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from lmnb.runtime.config import EngineLimits
+from lmnb.runtime.kv_pool import KVPool
+from lmnb.runtime.prefix_cache import common_prefix
+from lmnb.runtime.radix_cache import RadixCache, RadixNode
+from lmnb.runtime.sequence import Sequence
+from lmnb.runtime.slot_table import SlotTable
+
+# Slots kept free for each running sequence when another is admitted, so that it is not preempted at once.
+_DECODE_RESERVE = 16
+
+
+class Row(NamedTuple):
+    """One sequence's part of a step: its tokens [start, end)."""
+
+    sequence: Sequence
+    start: int
+    end: int
+
+    @property
+    def is_last(self) -> bool:
+        """The row ends at the sequence's last known token, so its logits give the next one."""
+        return self.end == self.sequence.num_tokens
+
+
+class Scheduler:
+    """Used by the engine thread only."""
+
+    def __init__(self, limits: EngineLimits, pool: KVPool, cache: RadixCache) -> None:
+        self.limits = limits
+        self.pool = pool
+        self.cache = cache
+        self.table = SlotTable(limits.max_running, pool.num_slots)
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []  # admitted, oldest admission first
+        self.seconds = 0.0  # spent here: the radix tree and slot bookkeeping
+        self._preempted = False
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.append(sequence)
+
+    def schedule(self) -> list[Row]:
+        """The next step's rows, one-token rows first; their slots are allocated and in the table."""
+        began = time.perf_counter()
+        self._preempted = False
+        rows = self._decode_rows()
+        rows += self._prefill_rows(self.limits.prefill_chunk)
+        while not rows and len(self.running) > 1:
+            self._preempt(self.running[-1])  # partial prefills hold all the memory: one must yield
+            rows = self._prefill_rows(self.limits.prefill_chunk)
+        rows.sort(key=lambda row: row.end - row.start > 1)
+        self.seconds += time.perf_counter() - began
+        return rows
+
+    def complete(self, rows: list[Row]) -> None:
+        """The rows' KV has been written: let others share what belongs to prompts."""
+        began = time.perf_counter()
+        for row in rows:
+            row.sequence.num_computed = row.end
+            if row.start < row.sequence.prefill_end:
+                self._share(row.sequence)
+        self.seconds += time.perf_counter() - began
+
+    def finish(self, sequence: Sequence, *, keep: bool = True) -> None:
+        """The sequence is over. `keep`: its KV is sound and stays in the cache."""
+        began = time.perf_counter()
+        if sequence in self.waiting:
+            self.waiting.remove(sequence)
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self._leave(sequence, keep=keep)
+        self.seconds += time.perf_counter() - began
+
+    def shared_length(self, rows: list[Row]) -> int:
+        """Leading tokens whose slots are the same in all `rows`."""
+        if len(rows) < 2:
+            return 0
+        began = time.perf_counter()
+        nodes: list[RadixNode] = []
+        for row in rows:
+            if row.sequence.node is None:
+                return 0
+            nodes.append(row.sequence.node)
+        # A node may have grown past what a sequence took from it, hence the second bound.
+        length = min(self.cache.common_length(nodes), min(row.sequence.num_shared for row in rows))
+        self.seconds += time.perf_counter() - began
+        return length
+
+    def check_integrity(self) -> None:
+        """Every slot is free, in the tree, or private to one admitted sequence."""
+        used = [self.cache.check_integrity()]
+        locks: dict[int, int] = {}
+        for sequence in self.running:
+            used.append(self.table.read(sequence.row, sequence.num_shared, sequence.num_slots))
+            node = sequence.node
+            while node is not None and node.parent is not None:
+                locks[node.id] = locks.get(node.id, 0) + 1
+                node = node.parent
+        self.pool.check_integrity(np.concatenate(used))
+        for node in self.cache.nodes():
+            assert node.locks == locks.get(node.id, 0), f"node {node.id}: {node.locks} locks, not {locks.get(node.id)}"
+
+    # -- rows --
+
+    def _decode_rows(self) -> list[Row]:
+        decoding = [sequence for sequence in self.running if sequence.is_decoding]
+        while decoding and not self._make_room(len(decoding)):
+            victim = self.running[-1]
+            self._preempt(victim)
+            decoding = [sequence for sequence in decoding if sequence is not victim]
+        return [self._row(sequence, 1) for sequence in decoding]
+
+    def _prefill_rows(self, budget: int) -> list[Row]:
+        rows: list[Row] = []
+        for sequence in self.running:
+            if not sequence.is_decoding and budget > 0:
+                wanted = min(budget, sequence.num_tokens - sequence.num_computed)
+                self._make_room(wanted)
+                count = min(wanted, self.pool.num_free)
+                if count > 0:
+                    rows.append(self._row(sequence, count))
+                    budget -= count
+        if self._preempted:
+            return rows  # memory is short: let the running ones finish first
+        for sequence in self._in_order():
+            if budget <= 0 or len(self.running) >= self.limits.max_running:
+                break
+            if self._is_in_flight(sequence):
+                continue
+            if not self._admit(sequence):
+                break
+            count = min(budget, sequence.num_tokens - sequence.num_computed)
+            rows.append(self._row(sequence, count))
+            budget -= count
+        return rows
+
+    def _row(self, sequence: Sequence, count: int) -> Row:
+        start = sequence.num_computed
+        self.table.write(sequence.row, start, self.pool.alloc(count))
+        sequence.num_slots = start + count
+        return Row(sequence, start, start + count)
+
+    # -- admission --
+
+    def _in_order(self) -> list[Sequence]:
+        def key(sequence: Sequence) -> tuple[bool, int, int]:
+            patient = sequence.num_bypassed < self.limits.max_bypass
+            return (patient, -self._peek(sequence) if patient else 0, sequence.id)
+
+        return sorted(self.waiting, key=key)
+
+    def _peek(self, sequence: Sequence) -> int:
+        version, matched = sequence.peeked
+        if version != self.cache.version:
+            matched = self.cache.peek(sequence.tokens[: sequence.match_limit])
+            sequence.peeked = (self.cache.version, matched)
+        return matched
+
+    def _is_in_flight(self, sequence: Sequence) -> bool:
+        """Whether a running prefill is about to compute more of this prompt than is cached already."""
+        matched = self._peek(sequence)
+        wanted = matched + self.limits.min_shared_tokens
+        tokens = sequence.tokens[: sequence.match_limit]
+        if not self.limits.prefix_cache or len(tokens) < wanted:
+            return False
+        return any(
+            not other.is_decoding
+            and other.num_tokens >= wanted
+            and other.tokens[matched] == tokens[matched]
+            and common_prefix(tokens, other.tokens) >= wanted
+            for other in self.running
+        )
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Lock its cached prefix and give it a row, if there is room for the rest of it."""
+        match = self.cache.acquire(sequence.tokens[: sequence.match_limit], sequence.request.owner)
+        num_cached = len(match.slots)
+        needed = sequence.num_tokens - num_cached
+        if self.running:
+            needed += _DECODE_RESERVE * (len(self.running) + 1)
+            needed += sum(other.prefill_end - other.num_slots for other in self.running if not other.is_decoding)
+        if self.pool.num_free + self.cache.num_evictable < needed:
+            self.cache.release(match.node)
+            return False
+        self._make_room(min(self.limits.prefill_chunk, sequence.num_tokens - num_cached))
+        for other in self.waiting:
+            if other.id < sequence.id:
+                other.num_bypassed += 1
+        self.waiting.remove(sequence)
+        self.running.append(sequence)
+        sequence.row = self.table.take_row()
+        self.table.write(sequence.row, 0, match.slots)
+        sequence.node = match.node
+        sequence.num_shared = sequence.num_computed = sequence.num_slots = num_cached
+        sequence.prefill_end = sequence.num_tokens
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = num_cached
+            sequence.first_scheduled = time.perf_counter()
+        return True
+
+    # -- memory --
+
+    def _make_room(self, count: int) -> bool:
+        """Evict until `count` slots are free, if that can be."""
+        missing = count - self.pool.num_free
+        if missing > 0:
+            self.pool.free(self.cache.evict(missing))
+        return self.pool.num_free >= count
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Put a running sequence back in the queue. Its KV stays cached as long as memory allows."""
+        self._preempted = True
+        self.running.remove(sequence)
+        self._leave(sequence, keep=True)
+        sequence.num_preemptions += 1
+        sequence.num_bypassed = self.limits.max_bypass  # it has waited its turn already
+        sequence.peeked = (-1, 0)  # it has more tokens than when it was looked up
+        self.waiting.append(sequence)
+
+    def _leave(self, sequence: Sequence, *, keep: bool) -> None:
+        """Give up row, slots and lock."""
+        if keep and self.limits.prefix_cache:
+            self._free_slots(sequence, sequence.num_computed)
+            self._share(sequence)
+        else:
+            self._free_slots(sequence, sequence.num_shared)
+        if sequence.node is not None:
+            self.cache.release(sequence.node)
+        self.table.give_row(sequence.row)
+        sequence.node = sequence.tail = None
+        sequence.row = -1
+        sequence.num_shared = sequence.num_computed = sequence.num_slots = 0
+
+    def _free_slots(self, sequence: Sequence, start: int) -> None:
+        self.pool.free(self.table.read(sequence.row, start, sequence.num_slots))
+        sequence.num_slots = start
+
+    def _share(self, sequence: Sequence) -> None:
+        """Hand the computed part over to the tree.
+
+        Slots before and after, by position (existing = what the tree had by now):
+            [0, num_shared)          the tree's, locked by us      -> the same
+            [num_shared, existing)   ours; another was faster      -> ours are freed, we use the tree's
+            [existing, num_computed) ours                          -> the tree's, locked by us
+        """
+        if not self.limits.prefix_cache or sequence.num_computed <= sequence.num_shared:
+            return
+        slots = self.table.read(sequence.row, 0, sequence.num_computed)
+        node, num_existing, existing_slots = self.cache.insert(
+            sequence.tokens[: sequence.num_computed],
+            slots,
+            start=sequence.num_shared,
+            tail=sequence.tail,
+            owner=sequence.request.owner,
+        )
+        if num_existing > sequence.num_shared:
+            self.pool.free(slots[sequence.num_shared : num_existing])
+            self.table.write(sequence.row, sequence.num_shared, existing_slots)
+        if num_existing < sequence.num_computed:
+            sequence.tail = node
+        self.cache.lock(node)
+        if sequence.node is not None:
+            self.cache.release(sequence.node)
+        sequence.node = node
+        sequence.num_shared = sequence.num_computed

@@ -1,0 +1,87 @@
+"""One request inside the engine: its tokens, how far they are computed, and who owns their slots."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from lmnb.runtime.grammar_protocol import GrammarMatcher
+from lmnb.runtime.handle import RequestHandle
+from lmnb.runtime.prefix_cache import Tokens
+from lmnb.runtime.radix_cache import RadixNode
+from lmnb.runtime.request import Request, TokenLogprob
+from lmnb.runtime.sampler import SamplerRow
+from lmnb.runtime.stopping import OutputStream
+
+
+class Sequence:
+    """Slots of a sequence's tokens, by position:
+
+        0 ........ num_shared ........ num_computed ... num_slots ... num_tokens
+        | the radix tree's, locked   | ours, KV there | ours, this step's | none yet |
+    """
+
+    def __init__(
+        self, request: Request, handle: RequestHandle, output: OutputStream, draw: SamplerRow, max_new_tokens: int
+    ) -> None:
+        self.id = handle.request_id
+        self.request = request
+        self.handle = handle
+        self.output = output
+        self.draw = draw
+        self.max_new_tokens = max_new_tokens
+        self.matcher: GrammarMatcher | None = None
+        self.num_prompt = len(request.input_ids)
+        self.num_tokens = self.num_prompt
+        self._tokens: Tokens = np.empty(self.num_prompt + min(max_new_tokens, 1024), dtype=np.int32)
+        self._tokens[: self.num_prompt] = request.input_ids
+        # Scheduling
+        self.prefill_end = self.num_prompt  # known tokens when it was admitted: from there on it decodes
+        self.num_computed = 0
+        self.num_shared = 0
+        self.num_slots = 0
+        self.row = -1  # in the slot table, while admitted
+        self.node: RadixNode | None = None  # ends the shared part; locked
+        self.tail: RadixNode | None = None  # the leaf this sequence made
+        self.num_bypassed = 0
+        self.peeked = (-1, 0)  # (cache version, matched tokens)
+        # Results
+        self.cached_tokens: int | None = None
+        self.input_logprobs: dict[int, TokenLogprob] = {}
+        self.logprobs: list[TokenLogprob] = []
+        self.num_preemptions = 0
+        self.submitted = time.perf_counter()
+        self.first_scheduled: float | None = None
+        self.first_token: float | None = None
+        self.cancelled = False
+
+    @property
+    def tokens(self) -> Tokens:
+        """int32 [num_tokens]: prompt and generated tokens, a view."""
+        return self._tokens[: self.num_tokens]
+
+    @property
+    def is_decoding(self) -> bool:
+        return self.num_computed >= self.prefill_end
+
+    @property
+    def num_generated(self) -> int:
+        return self.num_tokens - self.num_prompt
+
+    @property
+    def match_limit(self) -> int:
+        """How many leading tokens may come from the cache: at least one must be computed to get logits, and
+        prompt log-probabilities need the logits from the token before them on."""
+        limit = self.num_tokens - 1
+        start = self.request.logprob_start
+        if start is not None and len(self.input_logprobs) < self.num_prompt - start:
+            limit = min(limit, max(start - 1, 0))
+        return limit
+
+    def append(self, token_id: int) -> None:
+        """Add a sampled token."""
+        if self.num_tokens == len(self._tokens):
+            self._tokens = np.concatenate([self._tokens, np.empty(max(1024, self.num_tokens), dtype=np.int32)])
+        self._tokens[self.num_tokens] = token_id
+        self.num_tokens += 1

@@ -1,0 +1,42 @@
+"""Which pool slot holds each token of each admitted sequence: one row per sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmnb.runtime.kv_pool import Slots
+
+
+class SlotTable:
+    """`num_rows` rows that grow in length together, by doubling, up to `max_columns`."""
+
+    def __init__(self, num_rows: int, max_columns: int) -> None:
+        self._table: NDArray[np.int64] = np.zeros((num_rows, min(1024, max_columns)), dtype=np.int64)
+        self._max_columns = max_columns
+        self._free = list(range(num_rows - 1, -1, -1))
+
+    def take_row(self) -> int:
+        return self._free.pop()
+
+    def give_row(self, row: int) -> None:
+        self._free.append(row)
+
+    def write(self, row: int, start: int, slots: Slots) -> None:
+        """Set the slots of tokens [start, start + len(slots))."""
+        end = start + len(slots)
+        while end > self._table.shape[1]:
+            columns = min(2 * self._table.shape[1], self._max_columns)
+            assert columns > self._table.shape[1], "a sequence outgrew the pool"
+            wider = np.zeros((self._table.shape[0], columns), dtype=np.int64)
+            wider[:, : self._table.shape[1]] = self._table
+            self._table = wider
+        self._table[row, start:end] = slots
+
+    def read(self, row: int, start: int, end: int) -> Slots:
+        """The slots of tokens [start, end), a view."""
+        return self._table[row, start:end]
+
+    def gather(self, rows: list[int], length: int) -> NDArray[np.int64]:
+        """[len(rows), length]: the first `length` slots of each row (stale beyond a row's own length)."""
+        return self._table[rows, :length]
