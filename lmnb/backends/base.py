@@ -94,6 +94,7 @@ class Generation:
     first_token_seconds: float | None = None
     total_seconds: float = 0.0
     logprobs: tuple[TokenLogprob, ...] = ()
+    input_logprobs: tuple[TokenLogprob, ...] = ()  # of the prompt from `logprob_start` on, where that was given
     meta: dict[str, Any] = field(default_factory=dict)  # what else the backend wants in meta_info
 
 
@@ -113,8 +114,8 @@ class ChoiceScore:
 class Context(Protocol):
     """One state's prompt. Used by one task at a time; `fork` gives an independent copy."""
 
-    def append(self, text: str) -> None:
-        """Add a program's text. Inside a role it is data: special tokens in it stay text."""
+    def append(self, text: str, *, data: bool = False) -> None:
+        """Add a program's text. Inside a role, or with `data`, it is data: special tokens in it stay text."""
         ...
 
     def begin_role(self, role: str) -> str:
@@ -132,10 +133,17 @@ class Context(Protocol):
         ...
 
     async def generate(
-        self, params: SamplingParams, *, owner: Owner, cancel: CancelToken, on_delta: Callable[[Delta], None]
+        self,
+        params: SamplingParams,
+        *,
+        owner: Owner,
+        cancel: CancelToken,
+        on_delta: Callable[[Delta], None],
+        logprob_start: int | None = None,
     ) -> Generation:
         """Generate, and append what was generated. On cancel it returns what there is, with reason
-        "cancelled": the prompt then holds exactly the text that was handed to `on_delta`."""
+        "cancelled": the prompt then holds exactly the text that was handed to `on_delta`.
+        With `logprob_start` the result also has `input_logprobs` from that prompt token on."""
         ...
 
     async def score(
@@ -152,6 +160,10 @@ class Backend(Protocol):
     stop: tuple[str, ...]  # stop strings that the backend's chat template asks for
 
     def new_context(self) -> Context: ...
+
+    def token_text(self, token_id: int) -> str:
+        """The text of one token, for people to read in a list of log-probabilities."""
+        ...
 
     def flush_cache(self) -> bool:
         """Forget cached prompts; False if something is running and nothing was done."""
