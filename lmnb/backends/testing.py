@@ -1,0 +1,336 @@
+"""A backend without a model, for tests and for trying a program out: replies come from a rule or a queue.
+
+Deterministic, records every call, can be slow per token and can fail on demand. Its "tokens" are words and single
+marks. It does not enforce regexes and schemas: the reply rule is trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owner
+from lmnb.errors import ArgumentError, EngineClosedError, TemplateError
+from lmnb.runtime.request import FinishReason, SamplingParams, TokenLogprob
+
+Scorer = Callable[[str, str], Sequence[float]]
+
+_TOKEN = re.compile(r"\s*\w+|\s+|\S", re.UNICODE)
+_HISTORY = 512  # prompts kept for counting cached tokens
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A reply that ends in an error: `text` is streamed, then `error` is raised."""
+
+    text: str
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class ScriptedCall:
+    """One call that a program made: `prompt` is the state's whole text at that moment."""
+
+    kind: Literal["generate", "score", "commit"]
+    prompt: str
+    owner: Owner | None = None
+    params: SamplingParams | None = None
+    choices: tuple[str, ...] = ()
+
+
+Reply = str | BaseException | Broken
+Rule = Callable[[ScriptedCall], Reply]
+Replies = Reply | Mapping[str, Reply] | Iterable[Reply] | Rule
+
+
+@dataclass
+class _Script:
+    """What to answer; one of the forms of `Replies`, made a rule."""
+
+    replies: Replies
+    _queue: Iterator[Reply] | None = field(default=None, repr=False)
+
+    def answer(self, call: ScriptedCall) -> Reply:
+        if isinstance(self.replies, (str, BaseException, Broken)):
+            return self.replies
+        if isinstance(self.replies, Mapping):
+            return self._by_key(self.replies, call)
+        if callable(self.replies):
+            return self.replies(call)
+        if self._queue is None:
+            self._queue = iter(self.replies)
+        for reply in self._queue:
+            return reply
+        return ArgumentError("the scripted backend has no reply left; give it a longer queue")
+
+    @staticmethod
+    def _by_key(replies: Mapping[str, Reply], call: ScriptedCall) -> Reply:
+        var = call.owner.var if call.owner else None
+        if var is not None and var in replies:
+            return replies[var]
+        for key, reply in replies.items():
+            if key and call.prompt.endswith(key):
+                return reply
+        return replies.get("", f"<{var or 'text'}>")
+
+
+class ScriptedBackend:
+    """A `Backend` that says what it is told to.
+
+    `replies`: one text for every call; or a mapping from a variable's name, or from the end of a prompt, to a text
+    (`""` is for the rest); or an iterable, one text a call in order; or a function of the `ScriptedCall`. An
+    exception in place of a text is raised by that call; `Broken` streams some text first.
+    `token_delay`: seconds before each token. `score`: `(prompt, choice) -> log-probabilities`, one for each token
+    of the choice (prompt is "" for the unconditional ones); by default a hash of the text decides.
+    `calls` lists what was asked, in order.
+    """
+
+    def __init__(
+        self,
+        replies: Replies = "ok",
+        *,
+        name: str = "scripted",
+        stop: tuple[str, ...] = (),
+        token_delay: float = 0.0,
+        score: Scorer | None = None,
+        default_system: str | None = None,
+    ) -> None:
+        self.name = name
+        self.stop = stop
+        self.token_delay = token_delay
+        self.default_system = default_system
+        self.calls: list[ScriptedCall] = []
+        self.flushes = 0
+        self.closed = False
+        self._script = _Script(replies)
+        self._score = score or _hashed_score
+        self._lock = threading.Lock()
+        self._vocabulary: dict[str, int] = {}
+        self._seen: list[list[str]] = []
+
+    def new_context(self) -> ScriptedContext:
+        """An empty prompt."""
+        return ScriptedContext(self, [])
+
+    def token_text(self, token_id: int) -> str:
+        """The word that got this number."""
+        with self._lock:
+            return list(self._vocabulary)[token_id]
+
+    def flush_cache(self) -> bool:
+        """Forget earlier prompts."""
+        self.flushes += 1
+        self._seen.clear()
+        return True
+
+    def get_server_info(self) -> dict[str, Any]:
+        """The name, and how many calls there were."""
+        return {"model": self.name, "calls": len(self.calls)}
+
+    def shutdown(self) -> None:
+        """Make every later call fail."""
+        self.closed = True
+
+    def prompts(self, kind: str = "generate") -> list[str]:
+        """The prompts of the calls of one kind, in order."""
+        return [call.prompt for call in self.calls if call.kind == kind]
+
+    def record(self, call: ScriptedCall) -> Reply:
+        """Note the call; returns its reply (for a "generate" call)."""
+        if self.closed:
+            raise EngineClosedError("the scripted backend was shut down; make a new one")
+        with self._lock:
+            self.calls.append(call)
+            return self._script.answer(call) if call.kind == "generate" else ""
+
+    def logprobs(self, prompt: str, tokens: Sequence[str], top: int) -> tuple[TokenLogprob, ...]:
+        """Made-up but repeatable log-probabilities of `tokens` after `prompt`."""
+        with self._lock:
+            ids = [self._vocabulary.setdefault(token, len(self._vocabulary)) for token in tokens]
+        values = [_hashed_score(prompt, token)[0] for token in tokens]
+        return tuple(TokenLogprob(i, v, ((i, v),) if top else ()) for i, v in zip(ids, values, strict=True))
+
+    def score_tokens(self, prompt: str, choice: str) -> tuple[TokenLogprob, ...]:
+        """Log-probabilities of a choice after `prompt`, from the scorer."""
+        values = list(self._score(prompt, choice))
+        with self._lock:
+            first = self._vocabulary.setdefault(choice, len(self._vocabulary))
+        return tuple(TokenLogprob(first, value) for value in values)
+
+    def count_cached(self, tokens: list[str]) -> int:
+        """How many leading tokens an earlier prompt already had, at most all but one; remembers this prompt."""
+        best = max((_common_prefix(tokens, other) for other in self._seen), default=0)
+        self._seen.append(tokens)
+        del self._seen[:-_HISTORY]
+        return min(best, max(len(tokens) - 1, 0))
+
+
+class ScriptedContext:
+    """One state's prompt as text. Roles are `<|user|>` ... `<|end|>`, each on its own line."""
+
+    def __init__(self, backend: ScriptedBackend, parts: list[str], role: str | None = None) -> None:
+        self.backend = backend
+        self._parts = parts
+        self._role = role
+
+    @property
+    def prompt(self) -> str:
+        """The whole text so far."""
+        return "".join(self._parts)
+
+    def append(self, text: str, *, data: bool = False) -> None:
+        """Add text."""
+        self._parts.append(text)
+
+    def begin_role(self, role: str) -> str:
+        """Open a role."""
+        if role not in ("system", "user", "assistant"):
+            raise TemplateError(f"the scripted template has no role {role!r}; use system, user or assistant")
+        if self._role is not None:
+            raise TemplateError(f"{role} cannot open inside {self._role}; close that one first")
+        self._role = role
+        prefix = f"<|{role}|>\n"
+        default = self.backend.default_system
+        if default and role != "system" and not self._parts:
+            prefix = f"<|system|>\n{default}<|end|>\n{prefix}"
+        self._parts.append(prefix)
+        return prefix
+
+    def end_role(self) -> str:
+        """Close the open role."""
+        if self._role is None:
+            raise TemplateError("no role is open")
+        self._role = None
+        self._parts.append("<|end|>\n")
+        return "<|end|>\n"
+
+    def fork(self) -> ScriptedContext:
+        """An independent copy."""
+        return ScriptedContext(self.backend, [self.prompt], self._role)
+
+    async def commit(self) -> None:
+        """Note that branches are about to race."""
+        self.backend.record(ScriptedCall("commit", self.prompt))
+
+    async def generate(
+        self,
+        params: SamplingParams,
+        *,
+        owner: Owner,
+        cancel: CancelToken,
+        on_delta: Callable[[Delta], None],
+        logprob_start: int | None = None,
+    ) -> Generation:
+        """Say the scripted reply, token by token."""
+        backend, prompt = self.backend, self.prompt
+        reply = backend.record(ScriptedCall("generate", prompt, owner, params))
+        prompt_tokens = _TOKEN.findall(prompt)
+        cached = backend.count_cached(prompt_tokens)
+        said = reply.text if isinstance(reply, Broken) else reply if isinstance(reply, str) else ""
+        error = reply.error if isinstance(reply, Broken) else reply if isinstance(reply, BaseException) else None
+        text, reason, matched = _cut(said, params)
+        produced: list[str] = []
+        async with _Cancellation(cancel) as stopped:
+            for token in _TOKEN.findall(text):
+                if await _pause(backend.token_delay, stopped):
+                    break
+                produced.append(token)
+                self._parts.append(token)
+                logprobs = backend.logprobs(prompt, [token], params.top_logprobs_num) if params.return_logprob else ()
+                on_delta(Delta(token, 1, logprobs))
+            else:
+                await _pause(backend.token_delay, stopped)
+        if error is not None and not cancel.cancelled:
+            raise error
+        shown = "".join(produced)
+        asked = backend.logprobs("", prompt_tokens, 0) if logprob_start is not None else ()
+        return Generation(
+            text=shown,
+            finish_reason="cancelled" if cancel.cancelled and shown != text else reason,
+            matched=matched if shown == text else None,
+            prompt_tokens=len(prompt_tokens),
+            cached_tokens=cached,
+            completion_tokens=len(produced),
+            first_token_seconds=backend.token_delay if produced else None,
+            total_seconds=backend.token_delay * max(len(produced), 1),
+            logprobs=backend.logprobs(prompt, produced, params.top_logprobs_num) if params.return_logprob else (),
+            input_logprobs=asked[logprob_start:],
+        )
+
+    async def score(
+        self, choices: Sequence[str], *, unconditional: bool, owner: Owner, cancel: CancelToken
+    ) -> list[ChoiceScore]:
+        """Score by the scorer."""
+        prompt = self.prompt
+        self.backend.record(ScriptedCall("score", prompt, owner, choices=tuple(choices)))
+        await _pause(self.backend.token_delay, asyncio.Event())
+        return [
+            ChoiceScore(
+                choice,
+                self.backend.score_tokens(prompt, choice),
+                self.backend.score_tokens("", choice) if unconditional else (),
+            )
+            for choice in choices
+        ]
+
+
+class _Cancellation:
+    """An asyncio event that a `CancelToken` sets, from whatever thread."""
+
+    def __init__(self, token: CancelToken) -> None:
+        self._token = token
+
+    async def __aenter__(self) -> asyncio.Event:
+        event = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._forget = self._token.on_cancel(lambda: _set_soon(loop, event))
+        if self._token.cancelled:
+            event.set()
+        return event
+
+    async def __aexit__(self, *_: object) -> None:
+        self._forget()
+
+
+def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    loop.call_soon_threadsafe(event.set)
+
+
+async def _pause(seconds: float, stopped: asyncio.Event) -> bool:
+    """Let others run, for `seconds` at least; True if `stopped` was set meanwhile."""
+    if seconds <= 0:
+        await asyncio.sleep(0)
+    elif not stopped.is_set():
+        try:
+            await asyncio.wait_for(stopped.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
+    return stopped.is_set()
+
+
+def _cut(text: str, params: SamplingParams) -> tuple[str, FinishReason, str | None]:
+    """The reply up to its first stop string and its last allowed token."""
+    found = [(text.index(stop), stop) for stop in params.stop if stop in text]
+    matched = None
+    if found:
+        end, matched = min(found)
+        text = text[:end]
+    tokens = _TOKEN.findall(text)
+    if len(tokens) > params.max_new_tokens:
+        return "".join(tokens[: params.max_new_tokens]), "length", None
+    return text, "stop", matched
+
+
+def _hashed_score(prompt: str, text: str) -> list[float]:
+    tokens = _TOKEN.findall(text) or [""]
+    return [-(1 + zlib.crc32(f"{prompt}|{token}".encode()) % 997) / 1000 for token in tokens]
+
+
+def _common_prefix(a: Sequence[str], b: Sequence[str]) -> int:
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
