@@ -41,20 +41,25 @@ class EngineLimits:
     prefix_cache: bool
 
 
-def resolve(config: EngineConfig, layout: KVLayout) -> EngineLimits:
+def resolve(config: EngineConfig, layout: KVLayout, context_tokens: int) -> EngineLimits:
     """Fill in what `config` leaves open. A CPU step must stay short enough for Stop to feel immediate, so its
     prefill chunk is small; a GPU wants large ones. ArgumentError for impossible values."""
     on_gpu = layout.device.type == "cuda"
-    pool_tokens = config.pool_tokens or _free_bytes(layout.device) // layout.bytes_per_token
+
+    def decide(value: int | None, default: int) -> int:
+        return default if value is None else value
+
+    max_running = decide(config.max_running, 256 if on_gpu else 64)
+    fitting = _free_bytes(layout.device) // layout.bytes_per_token
     limits = EngineLimits(
-        pool_tokens=pool_tokens,
-        max_running=config.max_running or (256 if on_gpu else 64),
-        prefill_chunk=config.prefill_chunk or (8192 if on_gpu else 256),
+        pool_tokens=decide(config.pool_tokens, min(fitting, max_running * context_tokens)),
+        max_running=max_running,
+        prefill_chunk=decide(config.prefill_chunk, 8192 if on_gpu else 256),
         min_shared_tokens=config.min_shared_tokens,
         max_bypass=config.max_bypass,
         prefix_cache=config.prefix_cache,
     )
-    for name in ("pool_tokens", "max_running", "prefill_chunk", "min_shared_tokens", "max_bypass"):
+    for name in ("max_running", "prefill_chunk", "min_shared_tokens", "max_bypass", "pool_tokens"):
         if getattr(limits, name) < 1:
             raise ArgumentError(f"{name} must be at least 1, not {getattr(limits, name)}")
     return limits

@@ -245,7 +245,8 @@ class RadixCache(PrefixCache[RadixNode]):
     def _split(self, child: RadixNode, length: int) -> RadixNode:
         """Cut `child` in two. The new upper node takes the first `length` tokens; `child` keeps its id."""
         parent = child.parent
-        assert parent is not None and 0 < length < len(child.tokens)
+        assert parent is not None
+        assert 0 < length < len(child.tokens)
         upper = self._new_node(parent, child.tokens[:length], child.slots[:length], child.owner)
         upper.locks, upper.hits = child.locks, child.hits
         upper.tick, upper.last_access = child.tick, child.last_access

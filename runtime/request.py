@@ -136,7 +136,22 @@ class Completion:
 
     @property
     def completion_tokens(self) -> int:
+        """Sampled tokens, the stop token included."""
         return len(self.token_ids)
+
+    @classmethod
+    def nothing(cls, request_id: int, prompt_tokens: int) -> Completion:
+        """What a request has produced that failed before it was looked at."""
+        return cls(
+            request_id=request_id,
+            token_ids=(),
+            text="",
+            num_kept_tokens=0,
+            finish_reason="error",
+            matched=None,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=0,
+        )
 
 
 @dataclass(frozen=True, slots=True)

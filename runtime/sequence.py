@@ -10,7 +10,7 @@ from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.handle import RequestHandle
 from lmnb.runtime.prefix_cache import Tokens
 from lmnb.runtime.radix_cache import RadixNode
-from lmnb.runtime.request import Request, TokenLogprob
+from lmnb.runtime.request import Completion, Request, TokenLogprob
 from lmnb.runtime.sampler import SamplerRow
 from lmnb.runtime.stopping import OutputStream
 
@@ -18,23 +18,20 @@ from lmnb.runtime.stopping import OutputStream
 class Sequence:
     """Slots of a sequence's tokens, by position:
 
-        0 ........ num_shared ........ num_computed ... num_slots ... num_tokens
-        | the radix tree's, locked   | ours, KV there | ours, this step's | none yet |
+    0 ........ num_shared ........ num_computed ... num_slots ... num_tokens
+    | the radix tree's, locked   | ours, KV there | ours, this step's | none yet |
     """
 
-    def __init__(
-        self, request: Request, handle: RequestHandle, output: OutputStream, draw: SamplerRow, max_new_tokens: int
-    ) -> None:
+    def __init__(self, request: Request, handle: RequestHandle, output: OutputStream, draw: SamplerRow) -> None:
         self.id = handle.request_id
         self.request = request
         self.handle = handle
         self.output = output
         self.draw = draw
-        self.max_new_tokens = max_new_tokens
         self.matcher: GrammarMatcher | None = None
         self.num_prompt = len(request.input_ids)
         self.num_tokens = self.num_prompt
-        self._tokens: Tokens = np.empty(self.num_prompt + min(max_new_tokens, 1024), dtype=np.int32)
+        self._tokens: Tokens = np.empty(self.num_prompt + min(request.sampling.max_new_tokens, 1024), dtype=np.int32)
         self._tokens[: self.num_prompt] = request.input_ids
         # Scheduling
         self.prefill_end = self.num_prompt  # known tokens when it was admitted: from there on it decodes
@@ -54,7 +51,6 @@ class Sequence:
         self.submitted = time.perf_counter()
         self.first_scheduled: float | None = None
         self.first_token: float | None = None
-        self.cancelled = False
 
     @property
     def tokens(self) -> Tokens:
@@ -85,3 +81,28 @@ class Sequence:
             self._tokens = np.concatenate([self._tokens, np.empty(max(1024, self.num_tokens), dtype=np.int32)])
         self._tokens[self.num_tokens] = token_id
         self.num_tokens += 1
+
+    def completion(self) -> Completion:
+        """What it has produced; its output must be finished."""
+        output = self.output
+        assert output.finish_reason is not None
+        now = time.perf_counter()
+        start = self.request.logprob_start
+        if start == 0:
+            self.input_logprobs[0] = TokenLogprob(int(self._tokens[0]), None)
+        return Completion(
+            request_id=self.id,
+            token_ids=tuple(output.token_ids),
+            text=output.text,
+            num_kept_tokens=output.num_kept_tokens,
+            finish_reason=output.finish_reason,
+            matched=output.matched,
+            prompt_tokens=self.num_prompt,
+            cached_tokens=self.cached_tokens or 0,
+            logprobs=tuple(self.logprobs),
+            input_logprobs=tuple(entry for _, entry in sorted(self.input_logprobs.items())),
+            queue_seconds=(self.first_scheduled or now) - self.submitted,
+            first_token_seconds=None if self.first_token is None else self.first_token - self.submitted,
+            total_seconds=now - self.submitted,
+            num_preemptions=self.num_preemptions,
+        )

@@ -10,6 +10,8 @@ from typing import Protocol
 
 
 class Tokenizer(Protocol):
+    """Thread-safe; its data never changes."""
+
     vocab_size: int  # highest id + 1
     eos_ids: frozenset[int]  # tokens that end a generation by themselves
     special_ids: frozenset[int]  # role markers and the like: never data

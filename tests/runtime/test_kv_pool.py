@@ -10,9 +10,7 @@ from lmnb.runtime.kv_pool import KVPool
 
 @pytest.fixture
 def pool() -> KVPool:
-    layout = KVLayout(
-        num_layers=2, num_kv_heads=3, head_dim=4, dtype=torch.bfloat16, device=torch.device("cpu")
-    )
+    layout = KVLayout(num_layers=2, num_kv_heads=3, head_dim=4, dtype=torch.bfloat16, device=torch.device("cpu"))
     return KVPool(layout, 16)
 
 

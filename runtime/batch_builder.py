@@ -1,0 +1,81 @@
+"""Turns the scheduler's rows into one `ForwardBatch`, and remembers which logits belong to whom."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from lmnb.runtime.batch import ForwardBatch
+from lmnb.runtime.scheduler import Row, Scheduler
+
+
+class PromptSpan(NamedTuple):
+    """Logits rows [start, stop) predict the sequence's tokens from `position` on."""
+
+    row: Row
+    position: int
+    start: int
+    stop: int
+
+
+class BuiltBatch(NamedTuple):
+    """A batch with its logits' meaning: `sampled[i]`'s next token comes from logits row `sampled_rows[i]`."""
+
+    batch: ForwardBatch
+    sampled: list[Row]
+    sampled_rows: list[int]
+    prompt_spans: list[PromptSpan]
+
+
+def build_batch(rows: list[Row], scheduler: Scheduler, device: torch.device) -> BuiltBatch:
+    """`rows` come one-token rows first, as `Scheduler.schedule` returns them."""
+    table = scheduler.table
+    kv_lens = [row.end for row in rows]
+    query_starts = [0]
+    ids, positions, out_slots = [], [], []
+    wanted: list[int] = []
+    sampled: list[Row] = []
+    sampled_rows: list[int] = []
+    spans: list[PromptSpan] = []
+    for row in rows:
+        sequence, start, end = row
+        base = query_starts[-1] - start  # flat index of the sequence's token 0
+        ids.append(sequence.tokens[start:end])
+        positions.append(np.arange(start, end))
+        out_slots.append(table.read(sequence.row, start, end))
+        query_starts.append(query_starts[-1] + end - start)
+        first, last = _prompt_logits(row)
+        if first < last:
+            spans.append(PromptSpan(row, first + 1, len(wanted), len(wanted) + last - first))
+            wanted.extend(range(base + first, base + last))
+        if row.is_last and sequence.request.sampling.max_new_tokens > 0:
+            sampled.append(row)
+            sampled_rows.append(len(wanted))
+            wanted.append(base + end - 1)
+    num_decode = sum(row.end - row.start == 1 for row in rows)
+
+    def upload(array: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> torch.Tensor:
+        return torch.from_numpy(array).to(device, non_blocking=True)
+
+    batch = ForwardBatch(
+        input_ids=upload(np.concatenate(ids).astype(np.int64)),
+        positions=upload(np.concatenate(positions)),
+        out_slots=upload(np.concatenate(out_slots)),
+        slot_table=upload(table.gather([row.sequence.row for row in rows], max(kv_lens))),
+        query_starts=query_starts,
+        kv_lens=kv_lens,
+        logits_rows=upload(np.array(wanted, dtype=np.int64)),
+        num_decode=num_decode,
+        shared_len=scheduler.shared_length(rows[:num_decode]),
+    )
+    return BuiltBatch(batch, sampled, sampled_rows, spans)
+
+
+def _prompt_logits(row: Row) -> tuple[int, int]:
+    """Positions [first, last) of the row whose logits score the prompt's next token."""
+    request = row.sequence.request
+    if request.logprob_start is None:
+        return 0, 0
+    return max(row.start, request.logprob_start - 1), min(row.end, row.sequence.num_prompt - 1)

@@ -1,0 +1,156 @@
+"""The engine: one thread that turns requests into tokens. No ports, no child processes, no global state.
+
+It can be built, closed and built again in one process, and several can live side by side. It never prints.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from typing import TypeVar
+
+from lmnb.errors import ArgumentError, GrammarError, RequestTooLongError
+from lmnb.runtime.batch import Model
+from lmnb.runtime.config import EngineConfig, resolve
+from lmnb.runtime.engine_loop import EngineLoop
+from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
+from lmnb.runtime.grammar_protocol import GrammarCompiler
+from lmnb.runtime.handle import RequestHandle
+from lmnb.runtime.messages import Call, Cancel, Close, Submit
+from lmnb.runtime.request import Event, Request
+from lmnb.runtime.sampler import fresh_seed
+from lmnb.runtime.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+
+class Engine:
+    """Runs `model` on requests until `close`. All methods may be called from any thread.
+
+    `grammars` compiles constraints; without it, constrained requests are refused.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        config: EngineConfig | None = None,
+        grammars: GrammarCompiler | None = None,
+    ) -> None:
+        limits = resolve(config or EngineConfig(), model.kv_layout, model.context_tokens)
+        self.limits = limits
+        self.capacity = min(model.context_tokens, limits.pool_tokens)
+        """Most tokens one sequence may have, prompt and generated together."""
+        self._grammars = grammars
+        self._ids = itertools.count(1)
+        self._loop = EngineLoop(model, tokenizer, limits, grammars)
+        self._thread = threading.Thread(target=self._loop.run, name="lmnb-engine", daemon=True)
+        self._thread.start()
+        # An engine that nobody holds any more ends its thread, which gives its memory back.
+        self._finalizer = weakref.finalize(self, self._loop.inbox.put, Close())
+
+    def submit(self, request: Request, on_event: Callable[[Event], None] | None = None) -> RequestHandle:
+        """Queue `request`. Its events go to `on_event`, called in the engine's thread (it must be quick and must
+        not raise), or else into the returned handle.
+
+        Raises ArgumentError, GrammarError, RequestTooLongError, or EngineClosedError.
+        """
+        self._check(request)
+        sampling = request.sampling
+        # The last sampled token needs no slot, so a sequence may end one token past the capacity.
+        max_new_tokens = min(sampling.max_new_tokens, self.capacity + 1 - len(request.input_ids))
+        sampling = replace(
+            sampling,
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min(sampling.min_new_tokens, max_new_tokens),
+            seed=fresh_seed() if sampling.seed is None else sampling.seed,
+        )
+        handle = RequestHandle(next(self._ids), self._cancel, on_event)
+        self._post(Submit(replace(request, sampling=sampling), handle))
+        return handle
+
+    def status(self) -> EngineStatus:
+        """Counters, as of the end of the step in progress."""
+        return self._call(self._loop.status)
+
+    def snapshot(self) -> CacheSnapshot:
+        """The radix tree, as of the end of the step in progress."""
+        return self._call(self._loop.snapshot)
+
+    def cache_events(self, since_seq: int = 0) -> list[CacheEvent]:
+        """The recorded cache events with `seq >= since_seq` (the oldest of very many are dropped)."""
+        return self._call(lambda: self._loop.events_since(since_seq))
+
+    def subscribe(self, callback: Callable[[Sequence[CacheEvent]], None]) -> Callable[[], None]:
+        """Call `callback` in the engine's thread after each step with the cache events it caused. Returns
+        what ends that."""
+        self._call(lambda: self._loop.listeners.append(callback))
+
+        def unsubscribe() -> None:
+            if not self.closed:
+                self._call(lambda: self._loop.forget_listener(callback))
+
+        return unsubscribe
+
+    def flush_cache(self) -> bool:
+        """Empty the radix cache. False, and nothing done, while requests are running or waiting."""
+        return self._call(self._loop.flush_cache)
+
+    def check_integrity(self) -> None:
+        """Recount every slot and lock; AssertionError tells what is wrong."""
+        self._call(self._loop.scheduler.check_integrity)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or died."""
+        return self._loop.closed
+
+    def close(self) -> None:
+        """End the thread and free the memory. Unfinished requests fail with EngineClosedError. Idempotent."""
+        self._finalizer()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _check(self, request: Request) -> None:
+        ids, sampling = request.input_ids, request.sampling
+        if not ids:
+            raise ArgumentError("the prompt is empty: give the model at least one token to start from")
+        highest = max(ids)
+        if min(ids) < 0 or highest >= self._loop.model.vocab_size:
+            raise ArgumentError(f"token ids must lie in [0, {self._loop.model.vocab_size}), not {highest}")
+        if len(ids) > self.capacity:
+            context = self._loop.model.context_tokens
+            what = (
+                f"the model's context of {context} tokens: shorten it"
+                if context <= self.capacity
+                else f"the KV pool of {self.capacity} tokens: shorten it, or load the model with more pool_tokens"
+            )
+            raise RequestTooLongError(f"the prompt has {len(ids)} tokens, more than {what}")
+        if request.logprob_start is not None and not 0 <= request.logprob_start < len(ids):
+            raise ArgumentError(f"logprob_start must lie in [0, {len(ids)}), not {request.logprob_start}")
+        if sampling.constraint is not None and self._grammars is None:
+            raise GrammarError("this engine was built without grammars, so it cannot constrain what it generates")
+
+    def _cancel(self, request_id: int) -> None:
+        if not self.closed:
+            self._loop.inbox.put(Cancel(request_id))
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """Run `function` in the engine's thread, between two steps."""
+        if threading.current_thread() is self._thread:
+            return function()
+        future: Future[T] = Future()
+        self._post(Call(function, future))
+        while not wait((future,), timeout=0.1).done:
+            pass  # short waits let a KeyboardInterrupt through on every platform
+        return future.result()
+
+    def _post(self, message: Submit | Call) -> None:
+        if self.closed:
+            raise self._loop.closed_error()
+        self._loop.inbox.put(message)
+        self._loop.refuse_if_closed()  # it may have closed in between: nobody would read the message any more

@@ -1,0 +1,329 @@
+"""The engine's thread: receive, schedule, launch, publish, and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmnb.errors import EngineClosedError, GenerationError, GrammarError, LmnbError
+from lmnb.runtime.batch import Model
+from lmnb.runtime.batch_builder import BuiltBatch, build_batch
+from lmnb.runtime.config import EngineLimits
+from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
+from lmnb.runtime.grammar_protocol import GrammarCompiler, GrammarMatcher
+from lmnb.runtime.kv_pool import KVPool
+from lmnb.runtime.messages import Call, Cancel, Close, Compiled, Message, Submit
+from lmnb.runtime.radix_cache import RadixCache
+from lmnb.runtime.request import Completion, FinishEvent, FinishReason, TokenEvent, TokenLogprob
+from lmnb.runtime.sampler import SampledTokens, Sampler, SamplerRow, token_logprobs
+from lmnb.runtime.scheduler import Row, Scheduler
+from lmnb.runtime.sequence import Sequence as EngineSequence
+from lmnb.runtime.stopping import OutputStream
+from lmnb.runtime.tokenizer import Tokenizer
+
+CacheListener = Callable[[Sequence[CacheEvent]], None]
+
+
+class EngineLoop:
+    """All state of a running engine. Everything but `inbox.put` and `closed` belongs to its thread."""
+
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer, limits: EngineLimits, grammars: GrammarCompiler | None
+    ) -> None:
+        self.model = model
+        self.inbox: SimpleQueue[Message] = SimpleQueue()
+        self.closed = False
+        self.listeners: list[CacheListener] = []
+        self._tokenizer = tokenizer
+        self._grammars = grammars
+        self._compilers = ThreadPoolExecutor(2, thread_name_prefix="lmnb-grammar")
+        self._sequences: dict[int, EngineSequence] = {}  # every request that is not over
+        self._compiling: dict[int, EngineSequence] = {}  # those of them whose grammar is not ready
+        self._pool = KVPool(model.kv_layout, limits.pool_tokens)
+        self._cache = RadixCache()
+        self.scheduler = Scheduler(limits, self._pool, self._cache)
+        self._sampler = Sampler(min(tokenizer.vocab_size, model.vocab_size))
+        self._death: BaseException | None = None
+        self._num_announced = 0  # cache events that listeners have seen
+        self._num_steps = 0
+        self._step_seconds = 0.0
+        self._prompt_tokens = self._reused_tokens = self._generated_tokens = 0
+
+    # -- the thread --
+
+    def run(self) -> None:
+        """Until closed. If the loop itself fails, every request is told, so that nobody waits for ever."""
+        try:
+            with torch.inference_mode():
+                while self._receive():
+                    if self.scheduler.has_work:
+                        self._step()
+                    self._announce()
+        except BaseException as error:
+            self._death = error
+        finally:
+            self.closed = True
+            self._compilers.shutdown(wait=False, cancel_futures=True)
+            self.refuse_all()
+            # Free the memory now, not when the last traceback or handle goes.
+            self._pool.keys.clear()
+            self._pool.values.clear()
+            if self.model.kv_layout.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _receive(self) -> bool:
+        """Handle what other threads want; wait for something if there is nothing to compute. False: end."""
+        wait = not self.scheduler.has_work
+        while True:
+            try:
+                message = self.inbox.get(block=wait)
+            except Empty:
+                return True
+            wait = False
+            match message:
+                case Submit():
+                    self._submit(message)
+                case Compiled(sequence, result):
+                    self._compiled(sequence, result)
+                case Cancel(request_id):
+                    self._cancel(request_id)
+                case Call(function, future):
+                    _run_call(function, future)
+                case Close():
+                    return False
+
+    def _step(self) -> None:
+        """One forward pass for whatever is due, and what follows from it."""
+        began = time.perf_counter()
+        rows = self.scheduler.schedule()
+        if rows:
+            try:
+                built, sampled = self._launch(rows)
+            except Exception as error:  # out of memory, a broken kernel: these requests fail, the engine goes on
+                for row in rows:
+                    self._fail(row.sequence, error, keep=False)
+            else:
+                self.scheduler.complete(rows)
+                self._publish(rows, built, sampled)
+        self._num_steps += 1
+        self._step_seconds += time.perf_counter() - began
+
+    def _launch(self, rows: list[Row]) -> tuple[BuiltBatch, SampledTokens]:
+        """Compute the rows and choose the next token of those whose prompt is complete."""
+        built = build_batch(rows, self.scheduler, self.model.kv_layout.device)
+        logits = self.model.forward(built.batch, self._pool.keys, self._pool.values)
+        self._score_prompts(built, logits)
+        draws = [row.sequence.draw for row in built.sampled]
+        for row in built.sampled:
+            self._constrain(row.sequence)
+        whole = len(built.sampled_rows) == logits.shape[0]
+        return built, self._sampler.sample(logits if whole else logits[built.sampled_rows], draws)
+
+    def _constrain(self, sequence: EngineSequence) -> None:
+        """Set the mask of what the sequence's grammar allows next."""
+        if sequence.matcher is not None:
+            if sequence.draw.bitmask is None:
+                sequence.draw.bitmask = np.zeros((self.model.vocab_size + 31) // 32, dtype=np.int32)
+            sequence.matcher.fill(sequence.draw.bitmask)  # an empty mask is the sampler's error for this row
+
+    def _score_prompts(self, built: BuiltBatch, logits: Tensor) -> None:
+        """Keep the prompt log-probabilities that were asked for."""
+        for row, position, start, stop in built.prompt_spans:
+            sequence = row.sequence
+            targets = sequence.tokens[position : position + stop - start].tolist()
+            num_top = sequence.request.sampling.top_logprobs_num
+            for offset, entry in enumerate(token_logprobs(logits[start:stop], targets, num_top)):
+                sequence.input_logprobs[position + offset] = entry
+
+    def _publish(self, rows: list[Row], built: BuiltBatch, sampled: SampledTokens) -> None:
+        """Append the new tokens, tell the requests, end those that are complete."""
+        for i, row in enumerate(built.sampled):
+            sequence = row.sequence
+            if i in sampled.errors:
+                self._fail(sequence, sampled.errors[i])
+                continue
+            self._push(sequence, sampled.token_ids[i], sampled.logprobs[i])
+        for row in rows:
+            if row.is_last and row.sequence.request.sampling.max_new_tokens == 0:
+                self._finish(row.sequence, "length")
+
+    def _push(self, sequence: EngineSequence, token_id: int, logprob: TokenLogprob | None) -> None:
+        """One sampled token of one request."""
+        if sequence.first_token is None:
+            sequence.first_token = time.perf_counter()
+        self._generated_tokens += 1
+        sequence.append(token_id)
+        sequence.draw.push(token_id)
+        text = sequence.output.push(token_id)
+        matcher = sequence.matcher
+        if matcher is not None and token_id not in sequence.output.end_ids:
+            if not matcher.accept(token_id):
+                self._fail(sequence, GrammarError("the grammar refused a token that its own mask had allowed"))
+                return
+            if matcher.is_done():
+                text += sequence.output.finish("stop")
+        logprobs = (logprob,) if logprob is not None else ()
+        sequence.logprobs.extend(logprobs)
+        sequence.handle.publish(TokenEvent(sequence.id, (token_id,), text, logprobs))
+        if sequence.output.finished:
+            self._end(sequence)
+
+    def _finish(self, sequence: EngineSequence, reason: FinishReason) -> None:
+        """End a request for a reason that lies outside of its tokens."""
+        text = sequence.output.finish(reason)
+        if text:
+            sequence.handle.publish(TokenEvent(sequence.id, (), text))
+        self._end(sequence)
+
+    def _fail(self, sequence: EngineSequence, cause: Exception, *, keep: bool = True) -> None:
+        """End a request with an error."""
+        error = cause
+        if not isinstance(cause, LmnbError):
+            error = GenerationError(f"a step of the engine failed: {cause}")
+            error.__cause__ = cause
+        sequence.output.finish("error")
+        self._end(sequence, error, keep=keep)
+
+    def _end(self, sequence: EngineSequence, error: Exception | None = None, *, keep: bool = True) -> None:
+        """Take a request out of the engine and publish its completion."""
+        self.scheduler.finish(sequence, keep=keep)
+        self._compiling.pop(sequence.id, None)
+        self._sequences.pop(sequence.id, None)
+        self._prompt_tokens += sequence.num_prompt
+        self._reused_tokens += sequence.cached_tokens or 0
+        sequence.handle.publish(FinishEvent(sequence.completion(), error))
+
+    # -- messages --
+
+    def _submit(self, message: Submit) -> None:
+        sampling = message.request.sampling
+        output = OutputStream(sampling, self._tokenizer, self._tokenizer.eos_ids)
+        assert sampling.seed is not None, "Engine.submit sets a seed"
+        draw = SamplerRow(sampling, seed=sampling.seed, end_ids=output.end_ids)
+        sequence = EngineSequence(message.request, message.handle, output, draw)
+        self._sequences[sequence.id] = sequence
+        if sampling.constraint is None:
+            self.scheduler.add(sequence)
+        else:
+            assert self._grammars is not None, "Engine.submit refuses constraints without grammars"
+            self._compiling[sequence.id] = sequence
+            future = self._compilers.submit(self._grammars.compile, sampling.constraint)
+            future.add_done_callback(lambda done: self.inbox.put(Compiled(sequence, done)))
+
+    def _compiled(self, sequence: EngineSequence, result: Future[GrammarMatcher]) -> None:
+        if self._compiling.pop(sequence.id, None) is None:
+            return  # cancelled meanwhile
+        try:
+            sequence.matcher = result.result()
+        except Exception as error:
+            self._fail(sequence, error)
+        else:
+            self.scheduler.add(sequence)
+
+    def _cancel(self, request_id: int) -> None:
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            self._finish(sequence, "cancelled")
+
+    def _announce(self) -> None:
+        """Hand new cache events to the listeners."""
+        events = self._cache.events
+        if not events or events[-1].seq < self._num_announced:
+            return
+        fresh = self.events_since(self._num_announced)
+        self._num_announced = events[-1].seq + 1
+        for listener in tuple(self.listeners):
+            listener(fresh)
+
+    # -- what other threads ask for, run here through Call --
+
+    def events_since(self, seq: int) -> list[CacheEvent]:
+        """Recorded events from `seq` on."""
+        events = self._cache.events
+        if not events or events[-1].seq < seq:
+            return []
+        count = min(len(events), events[-1].seq - seq + 1)
+        return [events[len(events) - count + i] for i in range(count)]
+
+    def forget_listener(self, listener: CacheListener) -> None:
+        """No-op if it is not there."""
+        if listener in self.listeners:
+            self.listeners.remove(listener)
+
+    def flush_cache(self) -> bool:
+        if self._sequences:
+            return False
+        self._pool.free(self._cache.reset())
+        return True
+
+    def snapshot(self) -> CacheSnapshot:
+        return self._cache.snapshot(pool_tokens=self._pool.num_slots, free_tokens=self._pool.num_free)
+
+    def status(self) -> EngineStatus:
+        layout = self.model.kv_layout
+        return EngineStatus(
+            model=self.model.name,
+            device=str(layout.device),
+            dtype=str(layout.dtype).removeprefix("torch."),
+            context_tokens=self.model.context_tokens,
+            pool_tokens=self._pool.num_slots,
+            free_tokens=self._pool.num_free,
+            cached_tokens=self._cache.num_tokens,
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting) + len(self._compiling),
+            num_steps=self._num_steps,
+            prompt_tokens=self._prompt_tokens,
+            reused_tokens=self._reused_tokens,
+            generated_tokens=self._generated_tokens,
+            pool_bytes=self._pool.num_bytes,
+            weight_bytes=self.model.weight_bytes,
+            step_seconds=self._step_seconds,
+            bookkeeping_seconds=self.scheduler.seconds,
+        )
+
+    # -- the end --
+
+    def closed_error(self) -> EngineClosedError:
+        """What to tell whoever still wants something."""
+        if self._death is None:
+            return EngineClosedError("the engine is closed: load the model again")
+        error = EngineClosedError(f"the engine died: {self._death}; load the model again")
+        error.__cause__ = self._death
+        return error
+
+    def refuse_if_closed(self) -> None:
+        """For whoever has just put a message: the thread may have gone meanwhile."""
+        if self.closed:
+            self.refuse_all()
+
+    def refuse_all(self) -> None:
+        """Fail every request and call that will not be served any more. Safe in any thread once closed."""
+        for sequence in list(self._sequences.values()):
+            if self._sequences.pop(sequence.id, None) is not None:
+                sequence.output.finish("error")
+                sequence.handle.publish(FinishEvent(sequence.completion(), self.closed_error()))
+        while True:
+            try:
+                message = self.inbox.get(block=False)
+            except Empty:
+                return
+            if isinstance(message, Submit):
+                completion = Completion.nothing(message.handle.request_id, len(message.request.input_ids))
+                message.handle.publish(FinishEvent(completion, self.closed_error()))
+            elif isinstance(message, Call):
+                message.future.set_exception(self.closed_error())
+
+
+def _run_call(function: Callable[[], object], future: Future[object]) -> None:
+    try:
+        result = function()
+    except Exception as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

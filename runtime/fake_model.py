@@ -1,0 +1,72 @@
+"""A model without weights whose next token depends on every KV slot it reads.
+
+It stores each token's id and position as that token's K and V. What it predicts is a hash of what it reads
+back, so one wrong slot, position or stale entry changes the text; it is as deterministic as it is quick.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from lmnb.runtime.batch import ForwardBatch, KVLayout
+
+_MODULUS = 2_147_483_647
+
+
+class FakeModel:
+    """Implements `Model`. `step_seconds`: how long one forward pass takes. `sharpness`: how peaked it predicts."""
+
+    name = "fake"
+
+    def __init__(
+        self, vocab_size: int, *, context_tokens: int = 4096, step_seconds: float = 0.0, sharpness: float = 4.0
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.context_tokens = context_tokens
+        self.step_seconds = step_seconds
+        self.sharpness = sharpness
+        self.weight_bytes = 0
+        self.num_forwards = 0
+        self.num_tokens = 0
+        self.fail_next: Exception | None = None
+        self.kv_layout = KVLayout(
+            num_layers=1, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu")
+        )
+
+    def forward(self, batch: ForwardBatch, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+        """See `Model.forward`. AssertionError if a slot holds another token or position than it should."""
+        if self.step_seconds:
+            time.sleep(self.step_seconds)
+        if self.fail_next is not None:
+            error, self.fail_next = self.fail_next, None
+            raise error
+        self.num_forwards += 1
+        self.num_tokens += len(batch.input_ids)
+        stored = torch.stack([batch.input_ids, batch.positions], dim=1).float()
+        keys[0][batch.out_slots, 0] = stored
+        values[0][batch.out_slots, 0] = stored
+        wanted = set(batch.logits_rows.tolist())
+        logits: list[Tensor] = []
+        for i, length in enumerate(batch.kv_lens):
+            begin, end = batch.query_starts[i], batch.query_starts[i + 1]
+            slots = batch.slot_table[i, :length]
+            if i < batch.num_decode:
+                assert torch.equal(slots[: batch.shared_len], batch.slot_table[0, : batch.shared_len])
+            ids, positions = keys[0][slots, 0].long().unbind(dim=1)
+            assert positions.tolist() == list(range(length)), "a slot holds another token's KV"
+            first = length - (end - begin)
+            assert positions[first:].tolist() == batch.positions[begin:end].tolist()
+            seen = (first + 1 + flat - begin for flat in range(begin, end) if flat in wanted)
+            logits.extend(self.predict(ids[:count].tolist()) for count in seen)
+        return torch.stack(logits) if logits else torch.empty(0, self.vocab_size)
+
+    def predict(self, ids: list[int]) -> Tensor:
+        """Logits after `ids`: [vocab_size] float32. What a test may compare an engine's choice with."""
+        state = 1
+        for token in ids:
+            state = (state * 31 + token + 7) % _MODULUS
+        phases = (torch.arange(1, self.vocab_size + 1, dtype=torch.float64) * (state % 100_003 + 1)) % 6.283185307
+        return (self.sharpness * torch.cos(phases)).float()
