@@ -62,7 +62,7 @@ def test_a_small_pool_preempts_and_loses_nothing() -> None:
 def test_requests_of_one_batch_compute_their_common_prefix_once() -> None:
     with fake_engine(prefill_chunk=32) as engine:
         model = fake_of(engine)
-        texts = [STEM + f"{i}" for i in range(20)]
+        texts = [STEM + chr(ord("A") + i) for i in range(20)]
         handles = [engine.submit(prompt(text, 4)) for text in texts]
         for handle in handles:
             handle.result()
