@@ -13,7 +13,8 @@ export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # Called by path, because an environment may have been moved or made by a nested Python.
-PIP := $(BIN)/python -m pip
+# pip passes on a warning of setuptools about editable installs that does not concern this layout.
+PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -54,7 +55,8 @@ demo: $(VENV)/.setup ## run the quickstart notebook here and print its answers
 	$(BIN)/python scripts/run_notebook.py notebooks/quickstart.ipynb --out out
 
 lab: $(VENV)/.setup ## open the quickstart notebook in JupyterLab
-	$(BIN)/jupyter lab --ServerApp.root_dir=notebooks --LabApp.default_url=/lab/tree/quickstart.ipynb
+	$(BIN)/python -m jupyterlab --ServerApp.root_dir=notebooks --LabApp.default_url=/lab/tree/quickstart.ipynb \
+		$(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_OPTIONS)
 
 # ---- Checks, in the order in which they find things cheaply ----
 

@@ -9,9 +9,13 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import platformdirs
 import pytest
+
+if TYPE_CHECKING:
+    from lmnb.backends.local import Runtime
 
 # Before torch is imported: more threads than cores make small models slower, and tests less alike.
 os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
@@ -65,3 +69,12 @@ def _leaked(before: set[threading.Thread]) -> list[threading.Thread]:
         for thread in threading.enumerate()
         if thread not in before and not thread.daemon and not thread.name.startswith(KEPT_THREADS)
     ]
+
+
+@pytest.fixture(scope="session")
+def embedded_runtime() -> Iterator[Runtime]:
+    """The embedded model, loaded once. Tests that count reused tokens flush its cache first."""
+    from lmnb.backends.local import Runtime
+
+    with Runtime() as runtime:
+        yield runtime
