@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from traitlets.config import Config
 
 # With PYTHONSAFEPATH a script's own folder is not on its path.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -81,8 +81,8 @@ def run_notebook(path: Path, out_dir: Path, timeout_s: int) -> bool:
         client = NotebookClient(
             notebook,
             timeout=timeout_s,
-            # This environment's kernel, whatever the file says; over IPC, which opens no port.
-            km=AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{sockets}/kernel"),
+            kernel_name="python3",  # this environment's, whatever the file says
+            config=Config(ConnectionFileMixin={"transport": "ipc", "ip": f"{sockets}/kernel"}),  # opens no port
             resources={"metadata": {"path": str(path.parent)}},
             on_cell_execute=progress.on_execute,
             on_cell_executed=progress.on_executed,

@@ -39,6 +39,7 @@ def run(root: Path, tmp_path: Path) -> Run:
 def test_prints_answers_and_writes_an_offline_page(run: Run, tmp_path: Path) -> None:
     done = run("# a comment\nprint('hello')\n'an answer'", WIDGET, STREAMED)
     assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # no warning of a kernel that was not ended
     assert "[1/3] print('hello') (" in done.stdout
     assert "    hello\n" in done.stdout
     assert "    'an answer'\n" in done.stdout
