@@ -1,0 +1,1 @@
+"""Where generation happens: backends and their contexts."""

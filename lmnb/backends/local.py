@@ -1,0 +1,197 @@
+"""The local backend: a model loaded into this process, and the engine that runs it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lmnb.backends.local_context import LocalContext, Served
+from lmnb.backends.templates import ChatTemplate, get_chat_template, get_chat_template_by_model_path
+from lmnb.backends.token_codec import TokenCodec
+from lmnb.errors import ArgumentError, EngineClosedError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from lmnb.runtime.engine import Engine
+    from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
+    from lmnb.runtime.loading import LoadedModel
+    from lmnb.runtime.tokenizer import Tokenizer
+
+_OPTIONS = ("model", "model_path", "dtype", "device", "pool_tokens", "max_running", "prefill_chunk", "chat_template")
+
+
+class Runtime:
+    """A model in this process. Implements `Backend`; all methods may be called from any thread.
+
+    `model`: a name ("smollm2", also the default), a local folder or GGUF file, a hub id, or a model that
+    `load_model` has loaded; `model_path` is SGLang's name for it. `pool_tokens` (KV cache slots, one per
+    token), `max_running` and `prefill_chunk` are the engine's own choice unless given. `chat_template`: a
+    registered name, Jinja source, or a `ChatTemplate`; by default the tokenizer's own.
+
+    Use it as a context manager, or call `shutdown`; after that every use raises EngineClosedError.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | LoadedModel | None = None,
+        *,
+        model_path: str | Path | None = None,
+        dtype: Any = "auto",
+        device: Any = "auto",
+        pool_tokens: int | None = None,
+        max_running: int | None = None,
+        prefill_chunk: int | None = None,
+        chat_template: str | ChatTemplate | None = None,
+        **unknown: object,
+    ) -> None:
+        _refuse(unknown)
+        if model is not None and model_path is not None:
+            raise ArgumentError("model and model_path name the same thing: pass one of them")
+        source = model if model is not None else model_path
+        loaded = _load(source, dtype, device)
+        codec = TokenCodec(loaded.tokenizer)
+        self.name: str = loaded.model.name
+        template, self._template_source = _choose_template(chat_template, codec, source, self.name)
+        self.stop = template.stop
+        engine = _start_engine(loaded, pool_tokens, max_running, prefill_chunk)
+        self._tokenizer = loaded.tokenizer
+        self._template = template
+        self._lock = threading.Lock()
+        self._served: Served | None = Served(engine, codec, template)
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        return f"Runtime({self.name!r}{', shut down' if self.closed else ''})"
+
+    @property
+    def closed(self) -> bool:
+        """Whether `shutdown` was called."""
+        return self._served is None
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The template that contexts use."""
+        return self._template
+
+    def new_context(self) -> LocalContext:
+        """An empty prompt."""
+        return LocalContext(self._use())
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        self._use()
+        return self._tokenizer
+
+    def token_text(self, token_id: int) -> str:
+        """The text of one token, for people to read."""
+        return self.decode((token_id,))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, for views of the cache."""
+        return self._tokenizer.decode(tuple(ids))
+
+    def status(self) -> EngineStatus:
+        """The engine's counters."""
+        return self._engine().status()
+
+    def snapshot(self) -> CacheSnapshot:
+        """The whole radix tree."""
+        return self._engine().snapshot()
+
+    def cache_events(self, since_seq: int = 0) -> list[CacheEvent]:
+        """Recorded cache events from `since_seq` on."""
+        return self._engine().cache_events(since_seq)
+
+    def subscribe(self, callback: Callable[[Sequence[CacheEvent]], None]) -> Callable[[], None]:
+        """Call `callback` in the engine's thread with new cache events; returns what ends that."""
+        return self._engine().subscribe(callback)
+
+    def flush_cache(self) -> bool:
+        """Forget cached prompts; False if requests are running and nothing was done."""
+        return self._engine().flush_cache()
+
+    def get_server_info(self) -> dict[str, Any]:
+        """The engine's counters and the chat template in use (`chat_template_source`: "tokenizer", "argument",
+        or "name", which means that the tokenizer has none and the model's name chose it)."""
+        return {
+            **asdict(self.status()),
+            "chat_template": self._template.name,
+            "chat_template_source": self._template_source,
+            "stop": list(self.stop),
+        }
+
+    def shutdown(self) -> None:
+        """End the engine and free the model's memory. What runs fails with EngineClosedError. Idempotent."""
+        with self._lock:
+            served, self._served = self._served, None
+        if served is not None:
+            served.engine.close()
+
+    def _engine(self) -> Engine:
+        return self._use().engine
+
+    def _use(self) -> Served:
+        served = self._served
+        if served is None:
+            raise EngineClosedError(
+                f"the runtime of {self.name!r} was shut down: make a new one with lmnb.Runtime(...)"
+            )
+        return served
+
+
+def _refuse(unknown: dict[str, object]) -> None:
+    for name in unknown:
+        close = get_close_matches(name, _OPTIONS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(_OPTIONS)}"
+        raise ArgumentError(f"Runtime has no option {name!r}; {hint}")
+
+
+def _load(source: str | Path | LoadedModel | None, dtype: Any, device: Any) -> LoadedModel:
+    if source is not None and not isinstance(source, (str, Path)):
+        return source
+    from lmnb.runtime.loading import load_model
+
+    return load_model(source, dtype=dtype, device=device)
+
+
+def _start_engine(
+    loaded: LoadedModel, pool_tokens: int | None, max_running: int | None, prefill_chunk: int | None
+) -> Engine:
+    from lmnb.runtime.config import EngineConfig
+    from lmnb.runtime.engine import Engine
+    from lmnb.runtime.grammar import Grammars
+
+    config = EngineConfig(pool_tokens=pool_tokens, max_running=max_running, prefill_chunk=prefill_chunk)
+    grammars = Grammars(loaded.tokenizer, loaded.model.vocab_size)
+    return Engine(loaded.model, loaded.tokenizer, config, grammars)
+
+
+def _choose_template(
+    wanted: str | ChatTemplate | None, codec: TokenCodec, source: object, model_name: str
+) -> tuple[ChatTemplate, str]:
+    """The chat template, and where it came from."""
+    if wanted is not None and not isinstance(wanted, str):
+        return wanted, "argument"
+    if wanted is not None and "{%" not in wanted and "{{" not in wanted:
+        return get_chat_template(wanted), "argument"
+    jinja = wanted or codec.tokenizer.chat_template
+    if jinja is None:
+        path = str(source) if isinstance(source, (str, Path)) else model_name
+        return get_chat_template_by_model_path(path), "name"
+    from lmnb.backends.jinja_template import JinjaTemplate
+
+    atoms = [codec.marker_text(token_id) for token_id in codec.marker_ids]
+    name = "argument" if wanted else "tokenizer"
+    return JinjaTemplate(jinja, codec.tokenizer.template_variables, atoms, name), name

@@ -1,0 +1,247 @@
+"""One state's prompt on the local engine, as token ids: text, roles, generation and scoring.
+
+It knows nothing of programs, variables or views.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owner
+from lmnb.backends.engine_task import EngineTask
+from lmnb.backends.scoring import ChoicePlan, plan_choices
+from lmnb.backends.templates import ChatTemplate
+from lmnb.backends.token_codec import TokenCodec
+from lmnb.backends.token_stream import TokenStream
+from lmnb.errors import ArgumentError, CancelledError, TemplateError
+from lmnb.runtime.request import Completion, FinishEvent, Request, SamplingParams, TokenEvent
+
+if TYPE_CHECKING:
+    from lmnb.runtime.engine import Engine
+
+
+@dataclass(frozen=True)
+class Served:
+    """What all contexts of one runtime share."""
+
+    engine: Engine
+    codec: TokenCodec
+    template: ChatTemplate
+
+    @cached_property
+    def start_ids(self) -> tuple[int, ...]:
+        """What an empty prompt starts from: the tokenizer's own beginning, else a document separator or end
+        token (behind which any text may come), else nothing."""
+        tokenizer = self.codec.tokenizer
+        if tokenizer.bos_ids:
+            return tokenizer.bos_ids
+        separator = self.codec.single_marker("<|endoftext|>")
+        if separator is not None:
+            return (separator,)
+        ends = sorted(tokenizer.eos_ids)
+        bos = self.codec.single_marker(tokenizer.template_variables.get("bos_token", "") or " ")
+        return tuple(ends[:1]) or (() if bos is None else (bos,))
+
+    @cached_property
+    def template_stops(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The template's stop strings, those that are (or begin with) a special token as that token."""
+        strings: list[str] = []
+        ids: list[int] = []
+        for stop in self.template.stop:
+            first = self.codec.split_trusted(stop)[0]
+            if isinstance(first, int):
+                ids.append(first)
+            else:
+                strings.append(stop)
+        return tuple(strings), tuple(ids)
+
+    def sampling(self, params: SamplingParams) -> SamplingParams:
+        """`params` with the template's stops; special tokens that do not end a turn are never sampled, so a
+        model cannot open a role."""
+        strings, ids = self.template_stops
+        own = [self.codec.single_marker(stop) for stop in params.stop]
+        stop_ids = dict.fromkeys((*params.stop_token_ids, *ids, *(i for i in own if i is not None)))
+        tokenizer = self.codec.tokenizer
+        suppressed = tokenizer.special_ids - tokenizer.eos_ids - stop_ids.keys()
+        return replace(
+            params,
+            stop=tuple(dict.fromkeys((*params.stop, *strings))),
+            stop_token_ids=tuple(stop_ids),
+            suppress_token_ids=tuple(sorted(suppressed.union(params.suppress_token_ids))),
+        )
+
+
+class LocalContext:
+    """Implements `Context`. Outside of roles, text is the program's own and tokenized as usual; inside a role it
+    is data. What was generated stays as the tokens that were sampled."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._stream = TokenStream(served.codec)
+        self._history: tuple[str, ...] = ()
+        self._role: str | None = None
+        self._num_committed = 0
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The whole prompt; the tokenizer's beginning token is added unless the text or template brought it."""
+        ids = self._stream.ids
+        bos = self._served.codec.tokenizer.bos_ids
+        return ids if ids[: len(bos)] == bos else bos + ids
+
+    def append(self, text: str, *, data: bool = False) -> None:
+        """See `Context.append`."""
+        self._stream.append(text, trusted=self._role is None and not data)
+
+    def begin_role(self, role: str) -> str:
+        """See `Context.begin_role`."""
+        if self._role is not None:
+            raise TemplateError(f"cannot open role {role!r} inside role {self._role!r}: close that one first")
+        text = self._served.template.begin(self._history, role)
+        self._role = role
+        self._stream.append(text, trusted=True)
+        return text
+
+    def end_role(self) -> str:
+        """See `Context.end_role`."""
+        if self._role is None:
+            raise TemplateError("no role is open that could be closed")
+        text = self._served.template.end(self._history, self._role)
+        self._history += (self._role,)
+        self._role = None
+        self._stream.append(text, trusted=True)
+        return text
+
+    def fork(self) -> LocalContext:
+        """See `Context.fork`."""
+        twin = LocalContext(self._served)
+        twin._stream = self._stream.fork()
+        twin._history = self._history
+        twin._role = self._role
+        twin._num_committed = self._num_committed
+        return twin
+
+    async def commit(self) -> None:
+        """See `Context.commit`: a request for no tokens, which leaves the prompt in the radix cache."""
+        if len(self._stream) == self._num_committed:
+            return
+        request = Request(input_ids=self._prompt_ids(), sampling=SamplingParams(max_new_tokens=0))
+        finish = await EngineTask(self._served.engine, request, CancelToken()).finish()
+        if finish.error is not None:
+            raise finish.error
+        self._num_committed = len(self._stream)
+
+    async def generate(
+        self,
+        params: SamplingParams,
+        *,
+        owner: Owner,
+        cancel: CancelToken,
+        on_delta: Callable[[Delta], None],
+        logprob_start: int | None = None,
+    ) -> Generation:
+        """See `Context.generate`. An error is the engine's own; what was generated before it stays.
+
+        `logprob_start` counts in `token_ids`.
+        """
+        if cancel.cancelled:
+            return Generation(text="", finish_reason="cancelled")
+
+        def pass_on(event: TokenEvent) -> None:
+            on_delta(Delta(event.text, len(event.token_ids), event.logprobs))
+
+        sampling = self._served.sampling(params)
+        request = Request(input_ids=self._prompt_ids(), sampling=sampling, logprob_start=logprob_start, owner=owner)
+        finish = await EngineTask(self._served.engine, request, cancel, pass_on).finish()
+        self._adopt(finish.completion)
+        if finish.error is not None:
+            raise finish.error
+        return _generation(finish.completion)
+
+    async def score(
+        self, choices: Sequence[str], *, unconditional: bool, owner: Owner, cancel: CancelToken
+    ) -> list[ChoiceScore]:
+        """See `Context.score`, and `plan_choices` for what happens where prompt and choice join.
+
+        `unconditional` scores the reported ids alone, behind the tokenizer's beginning token if it has one
+        (else the first entry is None).
+        """
+        plans = plan_choices(self._stream, choices, self._served.codec, trusted=self._role is None)
+        bos = self._served.codec.tokenizer.bos_ids
+        requests = [self._choice_request(plan, owner) for plan in plans]
+        if unconditional:
+            requests += [_scoring_request(bos + plan.choice_ids, len(bos), owner) for plan in plans]
+        completions = await self._run_all(requests, cancel)
+        scores = []
+        for index, (choice, plan) in enumerate(zip(choices, plans, strict=True)):
+            alone = completions[len(plans) + index].input_logprobs if unconditional else ()
+            scores.append(ChoiceScore(choice, plan.logprobs(completions[index]), alone))
+        return scores
+
+    def _prompt_ids(self) -> tuple[int, ...]:
+        ids = self.token_ids or self._served.start_ids
+        if not ids:
+            raise ArgumentError("the prompt is empty and this model has no token to start from: append some text first")
+        return ids
+
+    def _choice_request(self, plan: ChoicePlan, owner: Owner) -> Request:
+        """The first scored token needs something before it."""
+        bos = self._served.codec.tokenizer.bos_ids
+        before = () if plan.ids[: len(bos)] == bos else bos
+        if not before and plan.start == 0:
+            before = self._served.start_ids
+        return _scoring_request(before + plan.ids, len(before) + plan.start, owner)
+
+    async def _run_all(self, requests: Sequence[Request], cancel: CancelToken) -> list[Completion]:
+        """All at once: they share their prefix in the cache. The first failure cancels the others."""
+        stop = CancelToken()
+        forget = cancel.on_cancel(stop.cancel)
+        try:
+            tasks = [EngineTask(self._served.engine, request, stop) for request in requests]
+            finishes: list[FinishEvent] = await asyncio.gather(*(task.finish() for task in tasks))
+        finally:
+            forget()
+            stop.cancel()
+        for finish in finishes:
+            if finish.error is not None:
+                raise finish.error
+        if any(finish.completion.finish_reason == "cancelled" for finish in finishes):
+            raise CancelledError("the choice was not made because its run was stopped")
+        return [finish.completion for finish in finishes]
+
+    def _adopt(self, completion: Completion) -> None:
+        """Append what was generated: tokens as far as they are exactly the text, then the text's rest as data."""
+        kept = completion.token_ids[: completion.num_kept_tokens]
+        text = self._served.codec.bytes_of(kept).decode("utf-8", errors="replace")
+        if not completion.text.startswith(text):  # a tokenizer whose tokens do not join to its text
+            kept, text = (), ""
+        self._stream.append_ids(kept)
+        self._stream.append(completion.text[len(text) :])
+
+
+def _scoring_request(ids: tuple[int, ...], start: int, owner: Owner) -> Request:
+    return Request(input_ids=ids, logprob_start=start, sampling=SamplingParams(max_new_tokens=0), owner=owner)
+
+
+def _generation(completion: Completion) -> Generation:
+    return Generation(
+        text=completion.text,
+        finish_reason=completion.finish_reason,
+        matched=completion.matched,
+        prompt_tokens=completion.prompt_tokens,
+        cached_tokens=completion.cached_tokens,
+        completion_tokens=completion.completion_tokens,
+        first_token_seconds=completion.first_token_seconds,
+        total_seconds=completion.total_seconds,
+        logprobs=completion.logprobs,
+        input_logprobs=completion.input_logprobs,
+        meta={
+            "id": completion.request_id,
+            "queue_seconds": completion.queue_seconds,
+            "num_preemptions": completion.num_preemptions,
+        },
+    )

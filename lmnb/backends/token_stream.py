@@ -1,0 +1,198 @@
+"""One prompt as token ids that grow: text is appended with boundary repair, generated ids are kept as they are.
+
+The ids equal the tokenizer's own on the joined text, as far as the model wrote canonical tokens. Markers (special
+tokens and the like) arise from trusted text only. It knows nothing of engines or roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from lmnb.backends.prefix import common_prefix_length
+from lmnb.backends.token_codec import TokenCodec
+
+_FIRST_WINDOW = 8  # tokens that are always looked at again
+_SEARCH = 48  # tokens in which a safe cut is looked for, before that
+
+
+class TokenStream:
+    """Token ids of a growing text.
+
+    A *run* is the text since the last marker. Appending re-tokenizes the run's last few tokens
+    together with the new text, from a cut that is safe for pre-tokenizers, and replaces what differs: the
+    cost grows with the new text, not with the prompt. Not thread-safe.
+    """
+
+    def __init__(self, codec: TokenCodec) -> None:
+        self._codec = codec
+        self._ids: list[int] = []
+        self._run = 0  # index of the run's first token
+        self._run_continues = False  # the run follows bytes that are no text, and not a marker
+        self._generated = 0  # tokens at or past this index came from text; before it there may be generated ones
+        self._trusted_tail = ""  # the end of the run, as far as it is trusted and could begin a marker
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The tokens so far."""
+        return tuple(self._ids)
+
+    def text(self) -> str:
+        """The text of all tokens, markers as they are written."""
+        return self._codec.bytes_of(self._ids).decode("utf-8", errors="replace")
+
+    def fork(self) -> TokenStream:
+        """An independent copy."""
+        twin = TokenStream(self._codec)
+        twin._ids = self._ids.copy()
+        twin._run = self._run
+        twin._run_continues = self._run_continues
+        twin._generated = self._generated
+        twin._trusted_tail = self._trusted_tail
+        return twin
+
+    def append(self, text: str, *, trusted: bool = False) -> None:
+        """Add text. Markers in it are recognised only if `trusted`; text that is typed in several
+        trusted pieces counts as one text, and nothing else can complete a marker."""
+        if not text:
+            return
+        if trusted:
+            self._append_trusted(text)
+        else:
+            self._append_plain(text)
+            self._trusted_tail = ""
+
+    def append_ids(self, ids: Sequence[int]) -> None:
+        """Add generated tokens exactly as they are."""
+        if not ids:
+            return
+        for token_id in ids:
+            self._ids.append(token_id)
+            if token_id in self._codec.marker_ids:
+                self._start_run()
+        self._generated = len(self._ids)
+        self._trusted_tail = ""
+
+    def _start_run(self, *, continues: bool = False) -> None:
+        self._run = len(self._ids)
+        self._run_continues = continues
+
+    def _append_trusted(self, text: str) -> None:
+        tail = self._trusted_tail
+        joined = tail + text
+        pieces = self._codec.split_trusted(joined)
+        alone = self._codec.split_trusted(text) if tail else pieces
+        crossing = _markers(pieces) != _markers(alone)
+        if crossing and self._complete_marker(joined, len(tail), _markers(pieces)[0]):
+            return
+        for piece in alone:
+            if isinstance(piece, int):
+                self._ids.append(piece)
+                self._start_run()
+                tail = ""
+            else:
+                self._append_plain(piece)
+                tail += piece
+        self._trusted_tail = tail[-self._codec.longest_marker :] if self._codec.longest_marker else ""
+
+    def _complete_marker(self, joined: str, tail_length: int, marker: int) -> bool:
+        """Take back the half of a marker that an earlier trusted piece brought, and go on after it."""
+        written = self._codec.marker_text(marker)
+        at = joined.find(written)
+        if not 0 <= at < tail_length or not self._drop(joined[at:tail_length]):
+            return False
+        self._ids.append(marker)
+        self._start_run()
+        self._trusted_tail = ""
+        if joined[at + len(written) :]:
+            self._append_trusted(joined[at + len(written) :])
+        return True
+
+    def _drop(self, text: str) -> bool:
+        """Remove `text` from the end of the run; False if the run does not end with it."""
+        start = len(self._ids)
+        while start > self._run and len(self._codec.bytes_of(self._ids[start:])) < len(text.encode()):
+            start -= 1
+        start = self._cut(start)
+        window = self._codec.bytes_of(self._ids[start:])
+        if not window.endswith(text.encode()):
+            return False
+        kept = window[: len(window) - len(text.encode())].decode("utf-8", errors="replace")
+        self._ids[start:] = self._encode_from(start, kept) if kept else []
+        return True
+
+    def _append_plain(self, text: str) -> None:
+        """Append data: find a window whose own tokenization agrees with the ids, and re-tokenize from there."""
+        size = _FIRST_WINDOW
+        while len(self._ids) > self._run:
+            start = self._window(size)
+            old = self._ids[start:]
+            before = self._window_text(start)
+            if before is None:
+                continue  # the run is shorter now: it begins after the bytes that are no text
+            base = self._encode_from(start, before)
+            # Generated tokens need not be canonical, so a wider window need not agree any better.
+            given_up = start == self._run or (self._generated > start and size > _FIRST_WINDOW)
+            if base == old or given_up:
+                self._replace(start, old, base, self._encode_from(start, before + text))
+                return
+            size *= 4
+        self._ids += self._encode_from(self._run, text)
+
+    def _replace(self, start: int, old: list[int], base: list[int], merged: list[int]) -> None:
+        """Keep of `old` what `text` does not change (it changes `base` to `merged`), and go on with `merged`."""
+        codec = self._codec
+        limit = len(codec.bytes_of(base[: common_prefix_length([base, merged])]))
+        ends = {end: index for index, end in enumerate(_ends(codec, merged))}
+        kept = max(i for i, end in enumerate(_ends(codec, old)) if end <= limit and end in ends)
+        new = merged[ends[_ends(codec, old)[kept]] :]
+        self._ids[start + kept :] = new
+        self._generated = min(self._generated, start + kept)
+
+    def _window(self, size: int) -> int:
+        """Where to re-tokenize from: at least `size` tokens and the codec's reach back, at a safe cut."""
+        start = len(self._ids)
+        num_bytes = 0
+        while start > self._run and (len(self._ids) - start < size or num_bytes < self._codec.reach):
+            start -= 1
+            num_bytes += len(self._codec.token_bytes(self._ids[start]))
+        return self._cut(start)
+
+    def _cut(self, start: int) -> int:
+        """The nearest safe cut at or before `start`; if none is near, some place between two characters."""
+        for index in range(start, max(self._run, start - _SEARCH), -1):
+            if index < len(self._ids) and self._codec.is_safe_cut(self._ids[index - 1], self._ids[index]):
+                return index
+        start = max(self._run, start - _SEARCH)
+        while start > self._run and self._codec.starts_inside_character(self._ids[start]):
+            start -= 1
+        return start
+
+    def _window_text(self, start: int) -> str | None:
+        """Text of the ids from `start`; None if bytes in it are no text (then the run starts after them)."""
+        data = self._codec.bytes_of(self._ids[start:])
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            ends = _ends(self._codec, self._ids[start:])
+            bad_end = max(error.end, error.start + 1)
+            self._run = start + next(index for index, end in enumerate(ends) if end >= bad_end)
+            self._run_continues = True
+            return None
+
+    def _encode_from(self, start: int, text: str) -> list[int]:
+        if start == self._run and not self._run_continues:
+            return self._codec.encode_start(text, first=start == 0)
+        return self._codec.encode_inside(text)
+
+
+def _ends(codec: TokenCodec, ids: Sequence[int]) -> list[int]:
+    """Byte offsets between tokens: 0, the end of the first, of the second ..."""
+    return list(accumulate((len(codec.token_bytes(i)) for i in ids), initial=0))
+
+
+def _markers(pieces: Sequence[str | int]) -> list[int]:
+    return [piece for piece in pieces if isinstance(piece, int)]
