@@ -16,14 +16,17 @@ class GrammarMatcher(Protocol):
 
     def fill(self, bitmask: np.ndarray) -> bool:
         """Write the allowed next tokens into `bitmask` (int32 [ceil(vocab / 32)], bit i of word j = token
-        32 j + i; end tokens are allowed exactly where the match may end). False: no token may follow."""
+        32 j + i; end tokens are allowed exactly where the match may end). False: no token may follow, because the
+        match has ended, is at a dead end, or has outgrown the library's limits."""
         ...
 
     def accept(self, token_id: int) -> bool:
-        """Advance by one token; False if the grammar does not allow it."""
+        """Advance by one token; False, and nothing changes, if the grammar does not allow it."""
         ...
 
-    def rollback(self, num_tokens: int) -> None: ...
+    def rollback(self, num_tokens: int) -> None:
+        """Undo the last `num_tokens` accepted tokens, an end token included."""
+        ...
 
     def fork(self) -> GrammarMatcher:
         """An independent matcher in the same state."""

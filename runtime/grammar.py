@@ -1,0 +1,115 @@
+"""Constraints for one model: picks the engine, compiles, and keeps what was compiled.
+
+Regexes go to llguidance: it reads all of Python's regular patterns and its masks stay under a millisecond where
+others take hundreds. JSON schemas go to xgrammar, whose masks are cheapest, if it enforces every keyword in them,
+and else to llguidance. What neither enforces is refused by name; nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+
+import numpy as np
+
+from lmnb.errors import GrammarError
+from lmnb.runtime.grammar_protocol import GrammarMatcher
+from lmnb.runtime.grammar_regex import to_rust_regex
+from lmnb.runtime.grammar_schema import plan_schema, subschemas
+from lmnb.runtime.grammar_vocab import GrammarVocabulary
+from lmnb.runtime.llguidance_grammar import LLGuidanceCompiler
+from lmnb.runtime.request import Constraint
+from lmnb.runtime.tokenizer import Tokenizer
+from lmnb.runtime.xgrammar_grammar import XGrammarCompiler
+
+_MAX_DIAGNOSED_NODES = 200
+
+
+class Grammars:
+    """Implements `GrammarCompiler`.
+
+    A regex means what `re.fullmatch` means. JSON comes out compact, with the properties in the schema's order.
+    Added tokens and padding are never allowed, the tokenizer's end tokens exactly where the match may end.
+    The libraries are imported when first needed; LmnbError then says which one is missing.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, *, cache_size: int = 64) -> None:
+        """`vocab_size`: the width of the model's logits. `cache_size`: how many compiled constraints are kept."""
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._cache_size = cache_size
+        self._cache: OrderedDict[Constraint, Future[GrammarMatcher]] = OrderedDict()  # least recently used first
+        self._cache_lock = threading.Lock()
+        self._setup_lock = threading.Lock()
+        self._vocabulary: GrammarVocabulary | None = None
+        self._llguidance: LLGuidanceCompiler | None = None
+        self._xgrammar: XGrammarCompiler | None = None
+
+    def compile(self, constraint: Constraint) -> GrammarMatcher:
+        """See `GrammarCompiler.compile`. Threads that ask for one constraint at the same time compile it once."""
+        with self._cache_lock:
+            future = self._cache.get(constraint)
+            is_ours = future is None
+            if future is None:
+                future = self._cache[constraint] = Future()
+            self._cache.move_to_end(constraint)
+            while len(self._cache) > self._cache_size:
+                self._cache.popitem(last=False)
+        if is_ours:
+            try:
+                future.set_result(self._compile(constraint))
+            except BaseException as error:
+                with self._cache_lock:  # a failure is not worth keeping, and may be mended (a library installed)
+                    if self._cache.get(constraint) is future:
+                        del self._cache[constraint]
+                future.set_exception(error)
+        # The compiled form is a matcher that nobody advances; each caller gets a copy.
+        return future.result().fork()
+
+    def _compile(self, constraint: Constraint) -> GrammarMatcher:
+        if constraint.kind == "regex":
+            compiled = self._get_llguidance().compile_regex(to_rust_regex(constraint.source))
+            if isinstance(compiled, GrammarError):
+                raise GrammarError(f"regex {constraint.source[:60]!r} cannot be enforced: {compiled}")
+            matcher: GrammarMatcher = compiled
+        else:
+            matcher = self._compile_schema(constraint.source)
+        if not matcher.fill(np.zeros(-(-self._vocab_size // 32), dtype=np.int32)):
+            raise GrammarError(f"the {constraint.kind.replace('_', ' ')} {constraint.source[:60]!r} matches nothing")
+        return matcher
+
+    def _compile_schema(self, source: str) -> GrammarMatcher:
+        plan = plan_schema(source)
+        if plan.engine == "xgrammar":
+            plain = self._get_xgrammar().compile_json_schema(plan.schema)
+            if not isinstance(plain, GrammarError):
+                return plain
+        compiler = self._get_llguidance()
+        compiled = compiler.compile_json_schema(plan.schema)
+        if not isinstance(compiled, GrammarError):
+            return compiled
+        path, reason = "#", compiled
+        # The library names no place: the deepest part that it refuses by itself is the culprit.
+        for place, node in subschemas(plan.schema)[:_MAX_DIAGNOSED_NODES]:
+            refused = compiler.compile_json_schema(node)
+            if isinstance(refused, GrammarError) and place.startswith(path):
+                path, reason = place, refused
+        raise GrammarError(f"JSON schema at {path} cannot be enforced: {reason}")
+
+    def _get_vocabulary(self) -> GrammarVocabulary:
+        if self._vocabulary is None:
+            self._vocabulary = GrammarVocabulary(self._tokenizer, self._vocab_size)
+        return self._vocabulary
+
+    def _get_llguidance(self) -> LLGuidanceCompiler:
+        with self._setup_lock:
+            if self._llguidance is None:
+                self._llguidance = LLGuidanceCompiler(self._get_vocabulary())
+            return self._llguidance
+
+    def _get_xgrammar(self) -> XGrammarCompiler:
+        with self._setup_lock:
+            if self._xgrammar is None:
+                self._xgrammar = XGrammarCompiler(self._get_vocabulary())
+            return self._xgrammar

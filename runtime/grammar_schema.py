@@ -1,0 +1,255 @@
+"""Reads a JSON schema and says which engine enforces all of it, or names the keyword that none does.
+
+xgrammar has the cheaper masks but ignores keywords in silence, so a schema goes there only if each of its nodes has
+a shape listed here; llguidance refuses what it cannot do, and takes the rest. Knows neither library.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from lmnb.errors import GrammarError
+
+Schema = dict[str, Any] | bool
+
+# Beyond these the schema goes to llguidance, which expands nothing ahead of time.
+_MAX_XGRAMMAR_NODES = 500
+_MAX_XGRAMMAR_VALUES = 1000
+_MAX_XGRAMMAR_COUNT = 4096
+_MAX_CHARACTERS = 1_000_000
+
+_TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
+_ANNOTATIONS = {"$schema", "$id", "$comment", "title", "description", "default", "example", "examples"}
+_ANNOTATIONS |= {"deprecated", "readOnly", "writeOnly", "discriminator"}
+_DEFINITIONS = ("$defs", "definitions")
+_MAPS = ("properties", "patternProperties", *_DEFINITIONS)
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SINGLES = ("items", "additionalProperties")
+
+
+def _is_schema(value: object) -> bool:
+    return isinstance(value, dict | bool)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _is_type(value: object) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and all(name in _TYPES for name in names)
+
+
+def _is_map(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_schema, value.values()))
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_schema, value))
+
+
+_Check = tuple[Callable[[Any], bool], str]
+_COUNT: _Check = (_is_count, "a whole number of at least 0")
+_NUMBER: _Check = (_is_number, "a number")
+_TEXT: _Check = (lambda value: isinstance(value, str), "text")
+
+# Every keyword that one of the engines enforces, and what its value must be.
+_KEYWORDS: dict[str, _Check] = {
+    "type": (_is_type, f"one or more of {', '.join(_TYPES)}"),
+    "enum": (lambda value: isinstance(value, list) and bool(value), "a list of at least one value"),
+    "const": (lambda value: True, "any value"),
+    "required": (_is_names, "a list of property names"),
+    **dict.fromkeys(_SINGLES, (_is_schema, "a schema")),
+    **dict.fromkeys(_MAPS, (_is_map, "an object of schemas")),
+    **dict.fromkeys(_LISTS, (_is_list, "a list of at least one schema")),
+    **dict.fromkeys(("minProperties", "maxProperties", "minItems", "maxItems", "minLength", "maxLength"), _COUNT),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), _NUMBER),
+    **dict.fromkeys(("pattern", "format", "$ref"), _TEXT),
+}
+
+# What xgrammar enforces beside `type`, by type. Not here although it reads them: minProperties, patternProperties,
+# prefixItems, pattern, format, multipleOf, bounds of `number`.
+_XGRAMMAR_BY_TYPE = {
+    "object": {"properties", "required", "additionalProperties"},
+    "array": {"items", "minItems", "maxItems"},
+    "string": {"minLength", "maxLength"},
+    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
+    "number": set(),
+    "boolean": set(),
+    "null": set(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPlan:
+    """A checked schema, its objects closed (see `plan_schema`), and the engine that enforces it."""
+
+    schema: dict[str, Any]
+    engine: Literal["xgrammar", "llguidance"]
+
+
+def plan_schema(source: str) -> SchemaPlan:
+    """Check the JSON schema in `source`. GrammarError names the keyword that cannot be enforced, and its path.
+
+    An object that lists `properties` and says nothing of others gets `additionalProperties: false`, as a model
+    would otherwise go on inventing keys; not so in schemas whose parts combine on one value (`allOf` and the
+    like), where closing one part would contradict another.
+    """
+    try:
+        schema = _parse(source)
+        nodes = list(_walk(schema, "#"))
+        for path, node in nodes:
+            _check_node(schema, path, node)
+        if not any(_combines(node) for _, node in nodes):
+            schema = _closed(schema)
+            nodes = list(_walk(schema, "#"))
+    except RecursionError:
+        raise GrammarError("the JSON schema is nested too deeply; flatten it with $defs") from None
+    fits = len(nodes) <= _MAX_XGRAMMAR_NODES and all(_fits_xgrammar(node) for _, node in nodes)
+    return SchemaPlan(schema, "xgrammar" if fits else "llguidance")
+
+
+def subschemas(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Every node with its path, parents first. Definitions come along, so that each node's references resolve."""
+    definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
+    return [(path, {**definitions, **node}) for path, node in _walk(schema, "#")]
+
+
+def _parse(source: str) -> dict[str, Any]:
+    if len(source) > _MAX_CHARACTERS:
+        raise GrammarError(f"the JSON schema is {len(source)} characters long; at most {_MAX_CHARACTERS} are accepted")
+
+    def refuse(constant: str) -> None:
+        raise GrammarError(f"the JSON schema is not valid JSON: {constant} is not a JSON number")
+
+    try:
+        schema = json.loads(source, parse_constant=refuse)
+    except json.JSONDecodeError as e:
+        raise GrammarError(f"the JSON schema is not valid JSON: {e.msg} (line {e.lineno}, column {e.colno})") from None
+    if schema is True:
+        return {}
+    if not isinstance(schema, dict):
+        raise GrammarError(f"a JSON schema is an object, not {json.dumps(schema)[:40]}; wrap it in {{...}}")
+    return schema
+
+
+def _children(node: dict[str, Any]) -> Iterator[tuple[str, Schema]]:
+    """Direct subschemas with the path that leads to them."""
+    for key in _SINGLES:
+        if _is_schema(node.get(key)):
+            yield key, node[key]
+    for key in _MAPS:
+        if _is_map(node.get(key)):
+            yield from ((f"{key}/{_pointer(name)}", child) for name, child in node[key].items())
+    for key in _LISTS:
+        if _is_list(node.get(key)):
+            yield from ((f"{key}/{i}", child) for i, child in enumerate(node[key]))
+
+
+def _walk(schema: Schema, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    stack = [(path, schema)]
+    while stack:
+        path, node = stack.pop()
+        if isinstance(node, dict):
+            yield path, node
+            stack.extend(reversed([(f"{path}/{step}", child) for step, child in _children(node)]))
+
+
+def _check_node(root: dict[str, Any], path: str, node: dict[str, Any]) -> None:
+    for key, value in node.items():
+        if key in _ANNOTATIONS or key.startswith("x-"):
+            continue
+        if key not in _KEYWORDS:
+            raise GrammarError(
+                f"JSON schema keyword {key!r} at {path} cannot be enforced; remove it and check the value afterwards"
+            )
+        is_valid, wanted = _KEYWORDS[key]
+        if not is_valid(value):
+            raise GrammarError(f"JSON schema keyword {key!r} at {path} must be {wanted}, not {json.dumps(value)[:60]}")
+    reference = node.get("$ref")
+    if reference is not None and _resolve(root, reference) is None:
+        raise GrammarError(f"JSON schema keyword '$ref' at {path} points to {reference!r}, which is not in this schema")
+
+
+def _resolve(root: dict[str, Any], reference: str) -> Schema | None:
+    """The subschema a local reference (`#`, `#/a/b`) points to, or None."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
+    found: Any = root
+    for step in reference.split("/")[1:]:
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict):
+            found = found.get(name)
+        elif isinstance(found, list):
+            found = found[int(name)] if name.isdecimal() and int(name) < len(found) else None
+        else:
+            return None
+    return found if _is_schema(found) else None
+
+
+def _assertions(node: dict[str, Any]) -> set[str]:
+    """The keywords of a node that say something about its value."""
+    return {key for key in node if key in _KEYWORDS and key not in _DEFINITIONS}
+
+
+def _combines(node: dict[str, Any]) -> bool:
+    """Whether several schemas speak about one value here."""
+    said = _assertions(node)
+    return "allOf" in said or (len(said) > 1 and bool(said & {"anyOf", "oneOf", "$ref"}))
+
+
+def _closed(schema: Any) -> Any:
+    """A copy in which objects that list their properties have no others."""
+    if not isinstance(schema, dict):
+        return schema
+    node = dict(schema)
+    for key in _SINGLES:
+        if key in node:
+            node[key] = _closed(node[key])
+    for key in _MAPS:
+        if key in node:
+            node[key] = {name: _closed(child) for name, child in node[key].items()}
+    for key in _LISTS:
+        if key in node:
+            node[key] = [_closed(child) for child in node[key]]
+    says_more = {"additionalProperties", "patternProperties", "minProperties"} & node.keys()
+    if "properties" in node and not says_more and set(node.get("required", ())) <= node["properties"].keys():
+        node["additionalProperties"] = False
+    return node
+
+
+def _fits_xgrammar(node: dict[str, Any]) -> bool:
+    said = _assertions(node)
+    if said <= {"anyOf"} or said == {"enum"} or said == {"const"}:
+        values = [node["const"]] if "const" in node else node.get("enum", [])
+        return len(values) <= _MAX_XGRAMMAR_VALUES and all(isinstance(v, str | int | None) for v in values)
+    if said == {"$ref"}:
+        return any(node["$ref"].startswith(f"#/{key}/") for key in _DEFINITIONS)
+    kind = node.get("type")
+    if said == {"type"}:
+        return True
+    if not isinstance(kind, str) or not said - {"type"} <= _XGRAMMAR_BY_TYPE[kind]:
+        return False
+    if "required" in said and not set(node["required"]) <= node.get("properties", {}).keys():
+        return False  # xgrammar asks for listed properties only
+    counts = [node[key] for key in ("minItems", "maxItems", "minLength", "maxLength") if key in node]
+    bounds = [node[key] for key in _XGRAMMAR_BY_TYPE["integer"] if key in node]
+    return all(count <= _MAX_XGRAMMAR_COUNT for count in counts) and all(
+        isinstance(bound, int) and abs(bound) < 2**53 for bound in bounds
+    )
+
+
+def _pointer(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,52 @@
+"""What a constraint engine may know of a vocabulary, and the end tokens it must not care about.
+
+Added tokens (role markers and the like), end tokens and the padding of a model's vocabulary are blank: no
+constraint can be matched with them. The end of a match is one virtual token past all others; the matchers here
+translate it to and from the tokenizer's own end tokens, so the libraries need not agree on how they treat those.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmnb.runtime.tokenizer import Tokenizer
+
+
+class GrammarVocabulary:
+    """Bytes of each of `vocab_size` tokens (the model's number, not the tokenizer's), and the end tokens' bits."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        blank = tokenizer.added_ids | tokenizer.special_ids | tokenizer.eos_ids
+        known = min(vocab_size, tokenizer.vocab_size)
+        self.tokens = [b"" if i in blank else tokenizer.token_bytes(i) for i in range(known)]
+        self.tokens += [b""] * (vocab_size - known)
+        self.size = vocab_size
+        self.end_id = vocab_size  # the virtual end token
+        self.eos_ids = frozenset(i for i in tokenizer.eos_ids if i < vocab_size)
+        self.num_words = -(-vocab_size // 32)
+        self.num_words_with_end = -(-(vocab_size + 1) // 32)
+        self._eos_bits = np.zeros(self.num_words, dtype=np.uint32)
+        for token_id in self.eos_ids:
+            self._eos_bits[token_id // 32] |= np.uint32(1 << token_id % 32)
+        self._real_bits = np.full(self.num_words, 0xFFFFFFFF, dtype=np.uint32)
+        if vocab_size % 32:
+            self._real_bits[-1] = (1 << vocab_size % 32) - 1
+
+    def new_mask(self) -> np.ndarray:
+        """Room for the library's mask: int32 [1, words], one bit a token and one for the virtual end."""
+        return np.zeros((1, self.num_words_with_end), dtype=np.int32)
+
+    def copy_mask(self, mask: np.ndarray, out: np.ndarray) -> bool:
+        """Write the library's `mask` to `out` (int32 [num_words]) with the real end tokens; False if no bit is set."""
+        words = mask.reshape(-1).view(np.uint32)
+        target = out.view(np.uint32)
+        np.bitwise_and(words[: self.num_words], self._real_bits, out=target)
+        if int(words[self.end_id // 32]) >> (self.end_id % 32) & 1:
+            np.bitwise_or(target, self._eos_bits, out=target)
+        return bool(target.any())
+
+    def only_end(self, mask: np.ndarray) -> bool:
+        """Whether the virtual end is the one bit set in the library's `mask`."""
+        words = mask.reshape(-1).view(np.uint32)
+        word, bit = divmod(self.end_id, 32)
+        return int(words[word]) == 1 << bit and np.count_nonzero(words) == 1

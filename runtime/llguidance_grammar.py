@@ -1,0 +1,121 @@
+"""Constraints by llguidance: regexes (already in Rust's dialect) and any JSON schema that it can enforce.
+
+llguidance reports errors as states of a matcher, not as exceptions, so every call here is followed by a check.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from lmnb.errors import GrammarError, LmnbError
+from lmnb.runtime.grammar_vocab import GrammarVocabulary
+
+# Without it the library narrows the mask to one tokenization of text that is forced; a mask says what is allowed.
+_HEADER = '%llguidance {"no_forcing": true}\n'
+
+
+class LLGuidanceMatcher:
+    """Implements `GrammarMatcher`."""
+
+    engine = "llguidance"
+
+    def __init__(self, vocabulary: GrammarVocabulary, matcher: Any, *, ended: bool = False) -> None:
+        self._vocabulary = vocabulary
+        self._matcher = matcher
+        self._ended = ended
+        self._mask = vocabulary.new_mask()
+
+    def fill(self, bitmask: np.ndarray) -> bool:
+        """See `GrammarMatcher.fill`. Also False if the library reached its limits on time and memory."""
+        if not self._ended:
+            self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+            if not self._matcher.is_error():  # in an error, a dead end included, it would allow the end
+                return self._vocabulary.copy_mask(self._mask, bitmask)
+        bitmask.fill(0)
+        return False
+
+    def accept(self, token_id: int) -> bool:
+        """See `GrammarMatcher.accept`. A token that is not allowed changes nothing."""
+        if self._ended or not 0 <= token_id < self._vocabulary.size:
+            return False
+        if token_id in self._vocabulary.eos_ids:
+            self._ended = bool(self._matcher.is_accepting()) and not self._matcher.is_error()
+            return self._ended
+        return bool(self._matcher.try_consume_tokens([token_id]) == 1)
+
+    def rollback(self, num_tokens: int) -> None:
+        """See `GrammarMatcher.rollback`."""
+        if num_tokens and self._ended:
+            self._ended = False
+            num_tokens -= 1
+        if num_tokens:
+            assert self._matcher.rollback(num_tokens), "rolled back past the start"
+
+    def fork(self) -> LLGuidanceMatcher:
+        """See `GrammarMatcher.fork`. Costs a microsecond."""
+        return LLGuidanceMatcher(self._vocabulary, self._matcher.deep_copy(), ended=self._ended)
+
+    def is_done(self) -> bool:
+        """See `GrammarMatcher.is_done`."""
+        return self._ended or bool(self._matcher.is_stopped() and self._matcher.is_accepting())
+
+
+class LLGuidanceCompiler:
+    """Makes matchers for one vocabulary."""
+
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
+        try:
+            import llguidance
+        except ImportError as e:
+            raise LmnbError("regex and JSON constraints need llguidance: pip install llguidance") from e
+        self._library = llguidance
+        self._vocabulary = vocabulary
+        self._tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Vocabulary(vocabulary)))
+
+    def compile_regex(self, regex: str) -> LLGuidanceMatcher | GrammarError:
+        """`regex` in the dialect of Rust's regex crate, without `/`; or why it cannot be enforced."""
+        return self._compile(f"{_HEADER}start: /{regex}/\n")
+
+    def compile_json_schema(self, schema: dict[str, Any]) -> LLGuidanceMatcher | GrammarError:
+        """Compact JSON that `schema` allows; or why it cannot be enforced."""
+        options = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":", "lenient": False}
+        source = json.dumps({**schema, "x-guidance": options}, ensure_ascii=True)
+        return self._compile(f"{_HEADER}start: %json {source}\n")
+
+    def _compile(self, grammar: str) -> LLGuidanceMatcher | GrammarError:
+        matcher = self._library.LLMatcher(self._tokenizer, grammar, log_level=0)
+        if matcher.is_error():
+            return GrammarError(_reason(matcher.get_error()))
+        warnings = matcher.get_grammar_warnings()
+        if warnings:  # a warning says that something in the grammar has no effect
+            return GrammarError(_reason(warnings[0]))
+        return LLGuidanceMatcher(self._vocabulary, matcher)
+
+
+class _Vocabulary:
+    """The attributes that llguidance reads from a tokenizer."""
+
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
+        self.tokens = [*vocabulary.tokens, b"<end>"]
+        self.eos_token_id = vocabulary.end_id
+        self.bos_token_id = None
+        self.special_token_ids = [vocabulary.end_id]
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Tokenize: only asked for text that is forced, and nothing is forced here."""
+        return []
+
+
+def _reason(message: str) -> str:
+    """A library's error on one line: without its place in a grammar the user never sees, and without dumps."""
+    lines = [line.strip() for line in message.split("<state>")[0].splitlines() if line.strip()]
+    text = lines[0] if lines else "no reason given"
+    if text.endswith("parse error:") and (errors := [line for line in lines if line.startswith("error:")]):
+        text = f"{text} {errors[0].removeprefix('error:').strip()}"
+    if "oneOf" in text:  # the option it proposes would accept values that the schema forbids
+        return "the alternatives of oneOf may overlap; use anyOf, or tell them apart by a property with a const"
+    return re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", text)

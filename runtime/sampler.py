@@ -1,0 +1,292 @@
+"""From logits to token ids: penalties, masks, temperature, top-k, top-p, min-p, and one reproducible draw a row.
+
+Works on whichever device the logits are on. Knows nothing of text, grammars' rules or scheduling: a row brings
+its parameters, what was generated so far, and the mask of this step. It changes neither rows nor logits.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmnb.errors import GenerationError, GrammarError
+from lmnb.runtime.request import SamplingParams, TokenLogprob
+
+_BLOCK = 64  # uniforms made at once; any multiple of 4, the generator's own block
+_FIRST_CANDIDATES = 1024  # likeliest tokens looked at before a whole row is sorted (sorting costs 30 times more)
+
+
+def fresh_seed() -> int:
+    """A random seed for a request that named none: 63 bits, from the operating system."""
+    return secrets.randbits(63)
+
+
+class UniformStream:
+    """Numbers in [0, 1) that depend on (seed, step) alone: Philox 4x64, keyed by the seed, with the step as counter.
+
+    J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._key = seed % 2**128
+        self._start = -1
+        self._block: list[float] = []
+
+    def __getitem__(self, step: int) -> float:
+        start = step - step % _BLOCK
+        if start != self._start:
+            # The generator yields four numbers a count, so a block starts at count start / 4.
+            bits = np.random.Philox(key=self._key, counter=start // 4)
+            self._block = np.random.Generator(bits).random(_BLOCK).tolist()
+            self._start = start
+        return self._block[step - start]
+
+
+class SamplerRow:
+    """One request as the sampler sees it.
+
+    `end_ids`: the tokens that end this request (`stopping.end_token_ids`). Tell it each token that becomes
+    part of the request with `push`; set `bitmask` (int32 words, see `GrammarMatcher.fill`) before a step
+    that is constrained and None before one that is not.
+    """
+
+    def __init__(self, params: SamplingParams, *, seed: int, end_ids: frozenset[int] = frozenset()) -> None:
+        self.params = params
+        self.seed = seed
+        self.step = 0  # generated tokens so far: the counter of the next draw
+        self.bitmask: np.ndarray | None = None
+        self.counts: dict[int, int] = {}  # kept only if a penalty asks for it
+        self.has_penalties = (
+            params.frequency_penalty != 0 or params.presence_penalty != 0 or params.repetition_penalty != 1
+        )
+        self.end_ids = end_ids
+        self.suppressed = tuple(sorted(set(params.suppress_token_ids) - end_ids))
+        self.is_greedy = params.temperature == 0 or params.top_k == 1
+        self.uniforms = UniformStream(seed)
+
+    def push(self, token_id: int) -> None:
+        """Count one generated token."""
+        self.step += 1
+        if self.has_penalties:
+            self.counts[token_id] = self.counts.get(token_id, 0) + 1
+
+    @property
+    def bans_end(self) -> bool:
+        """Whether `min_new_tokens` still holds end tokens back."""
+        return self.step < self.params.min_new_tokens and bool(self.end_ids)
+
+    @property
+    def num_logprobs(self) -> int:
+        """How many of the likeliest tokens to report beside the chosen one; -1 if no log-probabilities are asked."""
+        params = self.params
+        return params.top_logprobs_num if params.return_logprob or params.top_logprobs_num else -1
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTokens:
+    """What one step chose, row by row. A row that failed has token id -1 and its error; the others stand."""
+
+    token_ids: list[int]
+    logprobs: list[TokenLogprob | None]  # None for rows that did not ask
+    errors: dict[int, Exception] = field(default_factory=dict)  # by row
+
+
+class Sampler:
+    """Chooses one token a row. `num_tokens`: ids from there on are padding of the model's vocabulary, never chosen."""
+
+    def __init__(self, num_tokens: int | None = None) -> None:
+        self.num_tokens = num_tokens
+
+    @torch.inference_mode()
+    def sample(self, logits: Tensor, rows: Sequence[SamplerRow]) -> SampledTokens:
+        """Choose the next token of each row from `logits`, float32 [B, V], where B = len(rows).
+
+        Filters act together on the tempered distribution: kept are the tokens among the `top_k` likeliest, and
+        those with less than `top_p` mass above them, and those of at least `min_p` times the likeliest one's
+        probability (ties share their fate). The draw is an inverse CDF over the kept tokens in the order of
+        their ids, not of their probabilities: that needs no sort, and near-ties that change places between two
+        batch sizes do not change what is drawn. Penalties (repetition: Keskar et al. 2019, CTRL; frequency and
+        presence: subtracted) and masks act before temperature; log-probabilities are of the raw distribution.
+        """
+        assert logits.shape[0] == len(rows)
+        if not rows:
+            return SampledTokens([], [])
+        scores = _edited(logits[:, : self.num_tokens], rows)
+        chosen = scores.argmax(dim=-1)
+        best = scores.gather(1, chosen[:, None]).squeeze(1)
+        drawn = [i for i, row in enumerate(rows) if not row.is_greedy]
+        if drawn:
+            index = torch.tensor(drawn, device=logits.device)
+            chosen[index] = _draw(scores[index], [rows[i] for i in drawn])
+        token_ids: list[int] = chosen.tolist()
+        errors = {i: _row_error(rows[i], value) for i, value in enumerate(best.tolist()) if not np.isfinite(value)}
+        for i in errors:
+            token_ids[i] = -1
+        return SampledTokens(token_ids, _row_logprobs(logits, rows, token_ids), errors)
+
+
+def token_logprobs(logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprob]:
+    """Log-probability of `token_ids[i]` under `logits[i]` (float32 [N, V]), and of the `num_top` likeliest tokens."""
+    if not token_ids:
+        return []
+    logprobs = logits.log_softmax(dim=-1)
+    wanted = torch.tensor(list(token_ids), device=logits.device)
+    own = logprobs.gather(1, wanted[:, None]).squeeze(1).tolist()
+    top_values, top_ids = logprobs.topk(min(num_top, logits.shape[1]), dim=-1)
+    tops = [tuple(zip(*pair, strict=True)) for pair in zip(top_ids.tolist(), top_values.tolist(), strict=True)]
+    return [TokenLogprob(*fields) for fields in zip(token_ids, own, tops, strict=True)]
+
+
+def unpack_bitmask(bitmask: np.ndarray, num_tokens: int, device: torch.device) -> Tensor:
+    """Bool [R, num_tokens], true where the bit of the token is set, from int32 words [R, W] (bit i of word j is
+    token 32 j + i). Tokens beyond the words are false."""
+    octets = torch.from_numpy(np.ascontiguousarray(bitmask).view(np.uint8)).to(device)
+    weights = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=device)
+    allowed = (octets.unsqueeze(-1) & weights).ne(0).view(len(bitmask), -1)[:, :num_tokens]
+    missing = num_tokens - allowed.shape[1]
+    return torch.nn.functional.pad(allowed, (0, missing)) if missing else allowed
+
+
+def _edited(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
+    """Logits after penalties and masks; the same tensor if no row has any."""
+    if not any(row.has_penalties or row.bans_end or row.suppressed or row.bitmask is not None for row in rows):
+        return logits
+    scores = logits.clone()
+    num_tokens = scores.shape[1]
+    _apply_penalties(scores, rows)
+    masked = [i for i, row in enumerate(rows) if row.bitmask is not None]
+    if masked:
+        words = np.stack([mask for row in rows if (mask := row.bitmask) is not None])
+        allowed = unpack_bitmask(words, num_tokens, scores.device)
+        index = torch.tensor(masked, device=scores.device)
+        scores[index] = scores[index].masked_fill_(~allowed, -torch.inf)
+    _forbid(scores, [(i, row.suppressed) for i, row in enumerate(rows) if row.suppressed])
+    _ban_ends(scores, rows)
+    return scores
+
+
+def _apply_penalties(scores: Tensor, rows: Sequence[SamplerRow]) -> None:
+    """In place, and only where a token was generated before."""
+    hits = [(i, token, n) for i, row in enumerate(rows) for token, n in row.counts.items() if token < scores.shape[1]]
+    if not hits:
+        return
+    row_index, token_index, counts = (torch.tensor(column, device=scores.device) for column in zip(*hits, strict=True))
+
+    def per_row(values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=scores.dtype, device=scores.device)[row_index]
+
+    old = scores[row_index, token_index]
+    repetition = per_row([row.params.repetition_penalty for row in rows])
+    new = torch.where(old > 0, old / repetition, old * repetition)
+    new -= per_row([row.params.frequency_penalty for row in rows]) * counts
+    new -= per_row([row.params.presence_penalty for row in rows])
+    scores[row_index, token_index] = new
+
+
+def _forbid(scores: Tensor, bans: Sequence[tuple[int, Sequence[int]]]) -> None:
+    """Set the scores of (row, token ids) to minus infinity, in place."""
+    pairs = [(i, token) for i, tokens in bans for token in tokens if 0 <= token < scores.shape[1]]
+    if pairs:
+        row_index, token_index = torch.tensor(pairs, device=scores.device).unbind(dim=1)
+        scores[row_index, token_index] = -torch.inf
+
+
+def _ban_ends(scores: Tensor, rows: Sequence[SamplerRow]) -> None:
+    """Ban end tokens where `min_new_tokens` says so, unless the row has nothing else: a finished match may end."""
+    banning = [i for i, row in enumerate(rows) if row.bans_end]
+    if not banning:
+        return
+    index = torch.tensor(banning, device=scores.device)
+    before = scores[index]
+    banned = before.clone()
+    _forbid(banned, [(j, tuple(rows[i].end_ids)) for j, i in enumerate(banning)])
+    stuck = banned.amax(dim=-1, keepdim=True) == -torch.inf
+    scores[index] = torch.where(stuck, before, banned)
+
+
+def _draw(scores: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
+    """One token id a row, int64 [R]. Rows without a finite score yield any id; the caller reports them."""
+    # float64 throughout, so that a draw does not depend on how a device rounds; MPS has none.
+    dtype = torch.float32 if scores.device.type == "mps" else torch.float64
+
+    def column(values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=scores.device)[:, None]
+
+    # The likeliest token is brought to 0 before the division: a tiny temperature must not overflow.
+    tempered = (scores.to(dtype) - scores.amax(dim=-1, keepdim=True)) / column([row.params.temperature for row in rows])
+    mass = tempered.softmax(dim=-1)
+    floor = _thresholds(mass, [row.params for row in rows])
+    kept = mass > 0 if floor is None else (mass >= floor) & (mass > 0)
+    cdf = mass.masked_fill(~kept, 0).cumsum(dim=-1)
+    target = cdf[:, -1:] * column([row.uniforms[row.step] for row in rows])
+    # The first kept token past the target. A parallel scan need not be monotonic to the last bit, so the mask is
+    # asked again, and the last kept token stands in should rounding leave none.
+    ids = torch.arange(mass.shape[1], device=mass.device).expand_as(mass)
+    first = ids.masked_fill(~(kept & (cdf > target)), mass.shape[1]).amin(dim=-1)
+    last = ids.masked_fill(~kept, 0).amax(dim=-1)
+    return torch.minimum(first, last)
+
+
+def _thresholds(mass: Tensor, params: Sequence[SamplingParams]) -> Tensor | None:
+    """The least probability that top-k, top-p and min-p let through, [R, 1]; None if no row filters."""
+    ks = [p.top_k if 0 < p.top_k < mass.shape[1] else 0 for p in params]
+    filters_p = any(p.top_p < 1 for p in params)
+    if not filters_p and not any(ks) and all(p.min_p == 0 for p in params):
+        return None
+
+    def column(values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=mass.dtype, device=mass.device)[:, None]
+
+    floor = column([p.min_p for p in params]) * mass.amax(dim=-1, keepdim=True)
+    if any(ks):
+        likeliest = mass.topk(max(ks), dim=-1).values
+        index = torch.tensor([max(k - 1, 0) for k in ks], device=mass.device)[:, None]
+        used = torch.tensor([k > 0 for k in ks], device=mass.device)[:, None]
+        floor = torch.where(used, torch.maximum(floor, likeliest.gather(1, index)), floor)
+    if filters_p:
+        limit = column([p.top_p for p in params])
+        used = torch.tensor([p.top_p < 1 for p in params], device=mass.device)[:, None]
+        floor = torch.where(used, torch.maximum(floor, _top_p_threshold(mass, limit, used)), floor)
+    return floor
+
+
+def _top_p_threshold(mass: Tensor, limit: Tensor, used: Tensor) -> Tensor:
+    """Probability of the token at which the likeliest tokens' sum reaches `limit`, [R, 1]."""
+    width = mass.shape[1]
+    # On the CPU a sort is slow and looking at a result is free; on a GPU it is the other way round.
+    sizes = [_FIRST_CANDIDATES, width] if mass.device.type == "cpu" and width > _FIRST_CANDIDATES else [width]
+    for size in sizes:
+        likeliest = mass.topk(size, dim=-1).values
+        reached = likeliest.cumsum(dim=-1) >= limit
+        if size == width or bool((reached[:, -1:] | ~used).all()):
+            break
+    # Rounding may leave a full sum just below the limit: then every token stays.
+    position = reached.to(torch.uint8).argmax(dim=-1, keepdim=True)
+    return torch.where(reached[:, -1:], likeliest.gather(1, position), 0)
+
+
+def _row_error(row: SamplerRow, best: float) -> Exception:
+    if best != -np.inf:
+        return GenerationError("the model's logits are not finite numbers; load it in another dtype")
+    if row.bitmask is not None:
+        return GrammarError(
+            "the constraint leaves no token that may come next: it contradicts itself or suppressed tokens, or it "
+            "grew too complex; simplify it"
+        )
+    return GenerationError("every token is suppressed or banned; suppress fewer tokens")
+
+
+def _row_logprobs(logits: Tensor, rows: Sequence[SamplerRow], token_ids: Sequence[int]) -> list[TokenLogprob | None]:
+    out: list[TokenLogprob | None] = [None] * len(rows)
+    asking = [i for i, row in enumerate(rows) if row.num_logprobs >= 0 and token_ids[i] >= 0]
+    if asking:
+        raw = logits[torch.tensor(asking, device=logits.device)]
+        found = token_logprobs(raw, [token_ids[i] for i in asking], max(rows[i].num_logprobs for i in asking))
+        for i, entry in zip(asking, found, strict=True):
+            out[i] = TokenLogprob(entry.token_id, entry.logprob, entry.top[: rows[i].num_logprobs])
+    return out

@@ -1,0 +1,175 @@
+"""When a request ends, and which text of it may be shown: stop strings, end tokens, length.
+
+`OutputStream` turns one request's tokens into publishable text. Knows nothing of logits or scheduling.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from lmnb.runtime.detokenizer import Detokenizer
+from lmnb.runtime.request import FinishReason, SamplingParams
+from lmnb.runtime.tokenizer import Tokenizer
+
+
+def end_token_ids(params: SamplingParams, eos_ids: Iterable[int]) -> frozenset[int]:
+    """The tokens that end a request: the model's end tokens and `stop_token_ids`, or none under `ignore_eos`.
+
+    A constrained request always ends at the model's end tokens: they are how its match ends.
+    """
+    if not params.ignore_eos:
+        return frozenset(eos_ids).union(params.stop_token_ids)
+    return frozenset(eos_ids) if params.constraint is not None else frozenset()
+
+
+class StopStrings:
+    """Finds the first of several strings in text that arrives in pieces (Aho and Corasick, 1975).
+
+    The match that is complete first wins; of those complete at one character, the one that began first. So the
+    result does not depend on how the text was cut into pieces.
+    """
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self._next: list[dict[str, int]] = [{}]
+        self._depth = [0]
+        self._match: list[str | None] = [None]  # longest stop string that ends in this state
+        for string in strings:
+            self._insert(string)
+        self._fail = [0] * len(self._next)
+        self._link_failures()
+        self._state = 0
+
+    def _insert(self, string: str) -> None:
+        state = 0
+        for char in string:
+            if char not in self._next[state]:
+                self._next[state][char] = len(self._next)
+                self._next.append({})
+                self._depth.append(self._depth[state] + 1)
+                self._match.append(None)
+            state = self._next[state][char]
+        self._match[state] = string
+
+    def _link_failures(self) -> None:
+        queue = deque(self._next[0].values())
+        while queue:  # breadth first: a state's failure link points to a shorter one, already linked
+            state = queue.popleft()
+            for char, child in self._next[state].items():
+                self._fail[child] = self._step(self._fail[state], char)
+                if self._match[child] is None:
+                    self._match[child] = self._match[self._fail[child]]
+                queue.append(child)
+
+    def _step(self, state: int, char: str) -> int:
+        while state and char not in self._next[state]:
+            state = self._fail[state]
+        return self._next[state].get(char, 0)
+
+    @property
+    def held(self) -> int:
+        """How many of the last characters may be the start of a stop string."""
+        return self._depth[self._state]
+
+    def feed(self, text: str) -> tuple[int, str] | None:
+        """Go on with `text`. The match, if one is complete: how many characters of `text` it took, and the string."""
+        for i, char in enumerate(text):
+            self._state = self._step(self._state, char)
+            match = self._match[self._state]
+            if match is not None:
+                return i + 1, match
+        return None
+
+
+class OutputStream:
+    """The output of one request, token by token: `push` each sampled token, publish what it returns.
+
+    `text` is all that was returned so far. Once `finished`, the result is in `text`, `finish_reason`, `matched`,
+    `num_kept_tokens`, and nothing may be pushed any more.
+    """
+
+    def __init__(self, params: SamplingParams, tokenizer: Tokenizer, eos_ids: Iterable[int]) -> None:
+        self.end_ids = end_token_ids(params, eos_ids)
+        self.token_ids: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self.matched: str | int | None = None
+        self._max_new_tokens = params.max_new_tokens
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopStrings(params.stop) if params.stop else None
+        self._pieces: list[str] = []
+        self._num_published = 0  # characters in _pieces
+        self._held = ""  # may turn out to be the start of a stop string
+        # Characters decoded up to and including each token; -1 where a token ends within a character.
+        self._boundaries: list[int] = []
+        self._num_decoded = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether anything has ended this output."""
+        return self.finish_reason is not None
+
+    @property
+    def text(self) -> str:
+        """All text that was returned: what may be shown."""
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+    def push(self, token_id: int) -> str:
+        """Take one sampled token; return the text that may now be published. May finish the stream."""
+        assert not self.finished, "a finished output takes no more tokens"
+        self.token_ids.append(token_id)
+        if token_id in self.end_ids:
+            return self._finish("stop", token_id)
+        piece = self._detokenizer.push(token_id)
+        self._num_decoded += len(piece)
+        self._boundaries.append(self._num_decoded if self._detokenizer.is_whole else -1)
+        published = self._scan(piece)
+        if not self.finished and len(self.token_ids) >= self._max_new_tokens:
+            published += self._finish("length")
+        return published
+
+    def finish(self, reason: FinishReason, matched: str | int | None = None) -> str:
+        """End the stream from outside (cancelled, a match that is complete, an error); return the text held back."""
+        return "" if self.finished else self._finish(reason, matched)
+
+    @property
+    def num_kept_tokens(self) -> int:
+        """How many leading tokens decode exactly to a prefix of `text`."""
+        for count in range(len(self._boundaries), 0, -1):
+            if 0 <= self._boundaries[count - 1] <= self._num_published:
+                return count
+        return 0
+
+    def _finish(self, reason: FinishReason, matched: str | int | None = None) -> str:
+        rest = self._detokenizer.finish()
+        if rest:
+            self._num_decoded += len(rest)
+            self._boundaries[-1] = self._num_decoded  # all tokens together decode to this very text
+        published = self._scan(rest)
+        if self.finish_reason is None:  # unless the rest completed a stop string
+            self.finish_reason, self.matched = reason, matched
+            published += self._publish(self._held)
+            self._held = ""
+        return published
+
+    def _scan(self, piece: str) -> str:
+        """Pass new text on, less what may be the start of a stop string; end at a stop string."""
+        if self._stops is None:
+            return self._publish(piece)
+        undecided = self._held + piece
+        found = self._stops.feed(piece)
+        if found is not None:
+            end, string = found
+            self.finish_reason, self.matched = "stop", string
+            cut = len(self._held) + end - len(string)
+        else:
+            cut = len(undecided) - self._stops.held
+        self._held = "" if found is not None else undecided[cut:]
+        return self._publish(undecided[:cut])
+
+    def _publish(self, text: str) -> str:
+        if text:
+            self._pieces.append(text)
+            self._num_published += len(text)
+        return text

@@ -1,0 +1,96 @@
+"""Constraints by xgrammar: JSON schemas made only of keywords that it truly enforces (`grammar_schema` decides)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from lmnb.errors import GrammarError, LmnbError
+from lmnb.runtime.grammar_vocab import GrammarVocabulary
+
+
+class XGrammarMatcher:
+    """Implements `GrammarMatcher`."""
+
+    engine = "xgrammar"
+
+    def __init__(self, vocabulary: GrammarVocabulary, matcher: Any, *, ended: bool = False) -> None:
+        self._vocabulary = vocabulary
+        self._matcher = matcher
+        self._ended = ended
+        self._mask = vocabulary.new_mask()
+
+    def fill(self, bitmask: np.ndarray) -> bool:
+        """See `GrammarMatcher.fill`."""
+        if self._ended:
+            bitmask.fill(0)
+            return False
+        self._fill_mask()
+        return self._vocabulary.copy_mask(self._mask, bitmask)
+
+    def accept(self, token_id: int) -> bool:
+        """See `GrammarMatcher.accept`. A token that is not allowed changes nothing."""
+        if self._ended or not 0 <= token_id < self._vocabulary.size:
+            return False
+        if token_id in self._vocabulary.eos_ids:
+            self._ended = bool(self._matcher.is_completed())
+            return self._ended
+        return bool(self._matcher.accept_token(token_id))
+
+    def rollback(self, num_tokens: int) -> None:
+        """See `GrammarMatcher.rollback`."""
+        if num_tokens and self._ended:
+            self._ended = False
+            num_tokens -= 1
+        if num_tokens:
+            self._matcher.rollback(num_tokens)
+
+    def fork(self) -> XGrammarMatcher:
+        """See `GrammarMatcher.fork`. Costs some microseconds."""
+        return XGrammarMatcher(self._vocabulary, self._matcher.fork(), ended=self._ended)
+
+    def is_done(self) -> bool:
+        """See `GrammarMatcher.is_done`."""
+        if self._ended:
+            return True
+        if not self._matcher.is_completed():
+            return False
+        self._fill_mask()
+        return self._vocabulary.only_end(self._mask)
+
+    def _fill_mask(self) -> None:
+        self._mask.fill(-1)  # left as it is where nothing is forbidden
+        self._matcher.fill_next_token_bitmask(self._mask)
+
+
+class XGrammarCompiler:
+    """Makes matchers for one vocabulary."""
+
+    def __init__(self, vocabulary: GrammarVocabulary, *, num_threads: int = 2) -> None:
+        try:
+            import xgrammar
+        except ImportError as e:
+            raise LmnbError("JSON schema constraints need xgrammar: pip install xgrammar") from e
+        self._vocabulary = vocabulary
+        self._matcher_class = xgrammar.GrammarMatcher
+        info = xgrammar.TokenizerInfo(
+            [*vocabulary.tokens, b""],
+            xgrammar.VocabType.RAW,
+            vocab_size=vocabulary.size + 1,
+            stop_token_ids=[vocabulary.end_id],
+        )
+        # Its own cache has no bound by default; compiled forms are cached one level up, whichever the library.
+        self._compiler = xgrammar.GrammarCompiler(info, max_threads=num_threads, cache_enabled=False)
+
+    def compile_json_schema(self, schema: dict[str, Any]) -> XGrammarMatcher | GrammarError:
+        """Compact JSON that `schema` allows, properties in the schema's order; or why it cannot be enforced."""
+        try:
+            compiled = self._compiler.compile_json_schema(
+                json.dumps(schema), any_whitespace=False, separators=(",", ":"), strict_mode=False
+            )
+        except RuntimeError as e:
+            return GrammarError(re.sub(r"^\[[\d:]+\] \S+: ", "", str(e).strip().splitlines()[-1]))
+        return XGrammarMatcher(self._vocabulary, self._matcher_class(compiled))
