@@ -1,0 +1,79 @@
+"""The language: expressions, programs, states, groups, choices, runs and their events.
+
+It knows nothing of notebooks and engines: a backend generates, a view subscribes to a run.
+"""
+
+from lmnb.language.choices import (
+    ChoicesDecision,
+    ChoicesSamplingMethod,
+    greedy_token_selection,
+    token_length_normalized,
+    unconditional_likelihood_normalized,
+)
+from lmnb.language.default_backend import (
+    flush_cache,
+    get_default_backend,
+    get_server_info,
+    resolve_backend,
+    set_default_backend,
+)
+from lmnb.language.defaults import Defaults
+from lmnb.language.group import ProgramStateGroup
+from lmnb.language.primitives import (
+    assistant,
+    assistant_begin,
+    assistant_end,
+    gen,
+    gen_int,
+    gen_string,
+    image,
+    select,
+    system,
+    system_begin,
+    system_end,
+    user,
+    user_begin,
+    user_end,
+)
+from lmnb.language.program import Program, function, open_state
+from lmnb.language.run import Run, current_run, on_run
+from lmnb.language.state import ProgramState
+
+SglFunction = Program  # SGLang's name for it
+
+__all__ = [
+    "ChoicesDecision",
+    "ChoicesSamplingMethod",
+    "Defaults",
+    "Program",
+    "ProgramState",
+    "ProgramStateGroup",
+    "Run",
+    "SglFunction",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "current_run",
+    "flush_cache",
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "get_default_backend",
+    "get_server_info",
+    "greedy_token_selection",
+    "image",
+    "on_run",
+    "open_state",
+    "resolve_backend",
+    "select",
+    "set_default_backend",
+    "system",
+    "system_begin",
+    "system_end",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
+    "user",
+    "user_begin",
+    "user_end",
+]

@@ -14,6 +14,8 @@ Status = Literal["running", "done", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
+    """A run began."""
+
     type: ClassVar[str] = "run"
     run: str
     program: str
@@ -41,6 +43,8 @@ class BranchOpened:
 
 @dataclass(frozen=True, slots=True)
 class RoleOpened:
+    """A role was opened."""
+
     type: ClassVar[str] = "role"
     branch: int
     role: str
@@ -49,6 +53,8 @@ class RoleOpened:
 
 @dataclass(frozen=True, slots=True)
 class RoleClosed:
+    """The open role was closed."""
+
     type: ClassVar[str] = "role_end"
     branch: int
     suffix: str
@@ -56,6 +62,8 @@ class RoleClosed:
 
 @dataclass(frozen=True, slots=True)
 class TextAppended:
+    """The program added constant text."""
+
     type: ClassVar[str] = "text"
     branch: int
     text: str
@@ -63,6 +71,8 @@ class TextAppended:
 
 @dataclass(frozen=True, slots=True)
 class GenStarted:
+    """A generation began."""
+
     type: ClassVar[str] = "gen"
     branch: int
     var: str | None
@@ -73,6 +83,8 @@ class GenStarted:
 
 @dataclass(frozen=True, slots=True)
 class TokensGenerated:
+    """A piece of the open generation arrived."""
+
     type: ClassVar[str] = "tokens"
     branch: int
     text: str
@@ -108,6 +120,8 @@ class ChoiceMade:
 
 @dataclass(frozen=True, slots=True)
 class VariableSet:
+    """A variable got its value."""
+
     type: ClassVar[str] = "var"
     branch: int
     name: str
@@ -116,6 +130,8 @@ class VariableSet:
 
 @dataclass(frozen=True, slots=True)
 class BranchesJoined:
+    """Branches came together again in `parent`."""
+
     type: ClassVar[str] = "join"
     parent: int
     branches: list[int]
@@ -124,6 +140,8 @@ class BranchesJoined:
 
 @dataclass(frozen=True, slots=True)
 class BranchFinished:
+    """A branch is over; `error` says why it failed."""
+
     type: ClassVar[str] = "branch_end"
     branch: int
     status: Status
@@ -132,6 +150,8 @@ class BranchFinished:
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
+    """The run is over; nothing follows."""
+
     type: ClassVar[str] = "run_end"
     status: Status
     seconds: float

@@ -1,0 +1,48 @@
+"""One branch of a run: its number, its place and who speaks in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lmnb.backends.base import CancelToken, Owner
+from lmnb.language.events import BranchOpened, Status
+
+if TYPE_CHECKING:
+    from lmnb.language.run import Run
+
+
+@dataclass(eq=False)
+class Branch:
+    """A branch. `cancel` stops it and what is below it."""
+
+    run: Run
+    id: int
+    parent: Branch | None
+    label: str
+    program: str
+    cancel: CancelToken
+    row: int | None = None
+    status: Status = "done"  # as it will be told when the branch ends
+    error: BaseException | None = None
+    closed: bool = False  # its end was published
+    opened: BranchOpened | None = None
+
+    def owner(self, var: str | None, line: int | None) -> Owner:
+        """Who asks for tokens, when the step at `line` does."""
+        return Owner(
+            run=self.run.id,
+            program=self.program,
+            cell=self.run.cell,
+            branch=self.label,
+            row=self.row,
+            var=var,
+            line=line,
+        )
+
+
+def linked_token(parent: CancelToken) -> CancelToken:
+    """A token of its own that the parent's cancel also switches."""
+    token = CancelToken()
+    parent.on_cancel(token.cancel)
+    return token

@@ -1,0 +1,127 @@
+"""One call of a program: its state in a run (its own, or the one whose body is executing), and its body's end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lmnb.backends.base import Backend
+from lmnb.errors import CancelledError
+from lmnb.language.branch import Branch, linked_token
+from lmnb.language.defaults import Defaults
+from lmnb.language.loop import background
+from lmnb.language.run import Run, current_branch
+from lmnb.language.state import Body, ProgramState
+from lmnb.language.steps import Step
+from lmnb.language.stream import Stream
+from lmnb.language.variables import Failure
+
+if TYPE_CHECKING:
+    from lmnb.language.program import Program
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a program is run, apart from its arguments."""
+
+    backend: Backend
+    defaults: Defaults
+    use_thread: bool = True
+    stream: bool = False
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where calls of one program are at home: in the run that goes on (below `branch`), or in a new one."""
+
+    run: Run
+    branch: Branch
+    joined: bool
+
+    @classmethod
+    def find(cls, program: str, backend: Backend) -> Home:
+        """The run whose body this thread executes, counted as active; else a new run. Ends with `leave`."""
+        place = current_branch()
+        if place is not None and place.run.enter():
+            return cls(place.run, place, True)
+        run = Run(program, backend)
+        run.enter()
+        return cls(run, run.root, False)
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """The calls have been made."""
+        if not self.joined:
+            self.run.close(error)
+        self.run.leave()
+
+
+class Call:
+    """A program, its arguments and the state that it runs on."""
+
+    def __init__(
+        self, program: Program, args: Sequence[Any], kwargs: Mapping[str, Any], options: RunOptions, branch: Branch
+    ) -> None:
+        self.program = program
+        self.args = args
+        self.kwargs = kwargs
+        self.branch = branch
+        body = Body() if options.stream else None
+        self.body = body
+        self.state = ProgramState(
+            Stream(options.backend, branch), options.defaults, inline=not options.use_thread, body=body
+        )
+
+    def execute(self) -> None:
+        """Run the body to its end in this thread. What it raises also stops what it started."""
+        try:
+            with self.branch.run.active(self.branch):
+                self.state.ret_value = self.program.call_body(self.state, self.args, self.kwargs)
+        except BaseException as error:
+            self.state.stream.stop(body_failure(error), Step())
+            raise
+        finally:
+            self.state.stream.submit(Step(), optional=True, ending=True)
+
+    def execute_quietly(self) -> None:
+        """The same; what it raises is the state's error, and is not raised here."""
+        try:
+            self.execute()
+        except Exception:  # kept as the state's failure
+            return
+
+    def start_thread(self, done: Callable[[], None]) -> None:
+        """Run the body in a thread of its own, with this thread's context; then call `done`."""
+        body = self.body
+        assert body is not None
+        context = copy_context()
+
+        def work() -> None:
+            try:
+                context.run(self.execute_quietly)
+            finally:
+                body.done = True
+                self.state.stream.signal.notify()
+                done()
+
+        body.thread = threading.Thread(target=work, name=f"lmnb-{self.program.name}", daemon=True)
+        body.thread.start()
+
+
+def new_call_branch(home: Home, program: str, *, fork: int, index: int = 0, row: int | None = None) -> Branch:
+    """A branch for one more call in `home`, which starts with nothing said; views are told."""
+    run = home.run
+    branch = run.new_branch(
+        home.branch, index=index, fork=fork, cancel=linked_token(home.branch.cancel), program=program, row=row
+    )
+    background.post(lambda: run.open_branch(branch))
+    return branch
+
+
+def body_failure(error: BaseException) -> Failure:
+    """Why a stream stops whose body raised `error`."""
+    if isinstance(error, (CancelledError, KeyboardInterrupt)):
+        return Failure("the run was cancelled; what was generated before is kept in the state's text")
+    return Failure(f"the program's body raised {type(error).__name__}: {error}", error)

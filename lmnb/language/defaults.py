@@ -1,0 +1,101 @@
+"""A program's sampling defaults, and how they merge with what one `gen` asks for. Knows nothing of execution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from lmnb.errors import ArgumentError, ProgramError
+from lmnb.language.expressions import Gen
+from lmnb.runtime.request import SamplingParams
+
+
+def stop_strings(value: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Stop strings as a tuple; the caller's list is read, never kept or changed."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    result = tuple(value)
+    if not all(isinstance(item, str) for item in result):
+        raise ArgumentError(f"stop must be text or a list of text, not {value!r}")
+    return result
+
+
+def token_ids(value: int | Iterable[int] | None) -> tuple[int, ...]:
+    """Token ids as a tuple."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """Sampling for every `gen` of a program that does not say otherwise."""
+
+    max_new_tokens: int = 128
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    ignore_eos: bool = False
+    seed: int | None = None
+    return_logprob: bool = False
+    logprob_start_len: int | None = None
+    top_logprobs_num: int = 0
+    return_text_in_logprobs: bool = False
+
+    def updated(self, options: Mapping[str, Any]) -> Defaults:
+        """With `options` in place of what they name. None leaves a default; an unknown name is a ProgramError."""
+        unknown = [name for name in options if name not in DEFAULT_NAMES]
+        if unknown:
+            raise ProgramError(
+                f"{unknown[0]!r} is not a sampling default; a program has: {', '.join(sorted(DEFAULT_NAMES))}"
+            )
+        given = {name: value for name, value in options.items() if value is not None}
+        if "stop" in given:
+            given["stop"] = stop_strings(given["stop"])
+        if "stop_token_ids" in given:
+            given["stop_token_ids"] = token_ids(given["stop_token_ids"])
+        return replace(self, **given)
+
+    def merged(self, node: Gen) -> Defaults:
+        """With what `node` asks for."""
+        return self.updated(
+            {name: value for name in DEFAULT_NAMES if (value := getattr(node.options, name)) is not None}
+        )
+
+    def params(self, node: Gen, template_stop: tuple[str, ...] = ()) -> SamplingParams:
+        """The parameters of one `gen`; the chat template's stop strings come last. ArgumentError if out of range."""
+        merged = self.merged(node)
+        if merged.n < 1:
+            raise ArgumentError(f"n must be at least 1, not {merged.n}")
+        stop = merged.stop + node.extra_stop
+        return SamplingParams(
+            max_new_tokens=merged.max_new_tokens,
+            min_new_tokens=node.options.min_new_tokens or 0,
+            temperature=merged.temperature,
+            top_p=merged.top_p,
+            top_k=merged.top_k,
+            min_p=merged.min_p,
+            frequency_penalty=merged.frequency_penalty,
+            presence_penalty=merged.presence_penalty,
+            repetition_penalty=merged.repetition_penalty,
+            seed=merged.seed,
+            stop=stop + tuple(item for item in template_stop if item not in stop),
+            stop_token_ids=merged.stop_token_ids,
+            ignore_eos=merged.ignore_eos,
+            constraint=node.constraint,
+            return_logprob=merged.return_logprob,
+            top_logprobs_num=merged.top_logprobs_num,
+        )
+
+
+DEFAULT_NAMES = frozenset(field.name for field in fields(Defaults))

@@ -1,0 +1,143 @@
+"""What a program appends to a state: immutable nodes, and the algebra that strings them together.
+
+A node says what shall happen, not how; it knows nothing of states, runs and backends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lmnb.errors import ProgramError
+from lmnb.runtime.request import Constraint
+
+if TYPE_CHECKING:
+    from lmnb.language.choices import ChoicesSamplingMethod
+
+
+class Expr:
+    """A piece of a program. `str + expr`, `expr + str` and `expr + expr` make longer ones."""
+
+    __slots__ = ()
+
+    def __add__(self, other: object) -> Expr:
+        return ExprList((*flatten(self), *flatten(other)))
+
+    def __radd__(self, other: object) -> Expr:
+        return ExprList((*flatten(other), *flatten(self)))
+
+    def __format__(self, spec: str) -> str:
+        raise ProgramError(
+            f"{type(self).__name__} is not text yet, so an f-string cannot hold it; write 'text' + {self!r} + 'text'"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Expr):
+    """Constant text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBegin(Expr):
+    """Opens a role."""
+
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleEnd(Expr):
+    """Closes the role of that name."""
+
+    role: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """Sampling as one `gen` gives it: None leaves the program's default."""
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    n: int | None = None
+    stop: tuple[str, ...] | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    seed: int | None = None
+    return_logprob: bool | None = None
+    logprob_start_len: int | None = None
+    top_logprobs_num: int | None = None
+    return_text_in_logprobs: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gen(Expr):
+    """Generated text, kept in the variable `name`. `extra_stop` comes after the stop strings (number types)."""
+
+    name: str | None
+    options: SamplingOptions
+    constraint: Constraint | None = None
+    extra_stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Expr):
+    """One of `choices`, kept in the variable `name`."""
+
+    name: str | None
+    choices: tuple[str, ...]
+    method: ChoicesSamplingMethod
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted(Expr):
+    """What `s.user(...)` returns: it is in the state `owner` already, so that `s += s.user(...)` adds it once."""
+
+    owner: object
+    nodes: tuple[Expr, ...]
+
+    def __repr__(self) -> str:
+        return f"Submitted({ExprList(self.nodes)!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class ExprList(Expr):
+    """Nodes in a row; never nested."""
+
+    nodes: tuple[Expr, ...]
+
+    def __iter__(self) -> Iterator[Expr]:
+        return iter(self.nodes)
+
+    def __repr__(self) -> str:
+        return "ExprList([" + ", ".join(repr(node) for node in self.nodes) + "])"
+
+
+def flatten(value: Any) -> tuple[Expr, ...]:
+    """The nodes of text or of an expression; ProgramError for anything else."""
+    if isinstance(value, str):
+        return (Text(value),)
+    if isinstance(value, ExprList):
+        return value.nodes
+    if isinstance(value, Expr):
+        return (value,)
+    hint = "" if value is not None else " (does a function here forget to return?)"
+    raise ProgramError(
+        f"only text and expressions such as gen(...) can be added to a program, not {_shown(value)}{hint}; "
+        "use str(...) for other values"
+    )
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "None"
+    text = repr(value) if isinstance(value, (int, float, bool)) else ""
+    return f"{text} ({type(value).__name__})" if text else f"a {type(value).__name__}"

@@ -1,0 +1,265 @@
+"""The words of the language: `gen`, `select`, roles. Each checks its arguments and makes an expression."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from lmnb.errors import ArgumentError, GrammarError, ProgramError
+from lmnb.language.choices import ChoicesSamplingMethod, token_length_normalized
+from lmnb.language.defaults import stop_strings, token_ids
+from lmnb.language.expressions import Expr, ExprList, Gen, RoleBegin, RoleEnd, SamplingOptions, Select, flatten
+from lmnb.runtime.request import Constraint
+
+ROLES = ("system", "user", "assistant")
+
+# What `dtype` constrains a text to. Numbers end at the first space or line break after them.
+_DTYPES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "int": (r"[-+]?[0-9]+[ \n]*", (" ", "\n")),
+    "float": (r"[-+]?[0-9]*\.?[0-9]+[ \n]*", (" ", "\n")),
+    "bool": (r"(True|False)", ()),
+    "str": (r'"[^"\\\n]*"', ()),
+}
+
+
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Iterable[str] | None = None,
+    stop_token_ids: int | Iterable[int] | None = None,
+    stop_regex: str | Iterable[str] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+    dtype: type | str | None = None,
+    choices: Iterable[str] | None = None,
+    choices_method: ChoicesSamplingMethod | None = None,
+    regex: str | None = None,
+    json_schema: str | Mapping[str, Any] | type | None = None,
+    *,
+    repetition_penalty: float | None = None,
+    seed: int | None = None,
+) -> Expr:
+    """Generated text, kept in the variable `name`. What is None comes from the program's defaults.
+
+    `dtype` (int, float, bool, str), `regex` and `json_schema` (JSON text, a dict, or a pydantic model) constrain the
+    text; at most one of them. With `choices` it is a `select`. With `n > 1` the variable is a list, whose first
+    text is the one that the prompt goes on with.
+    Raises ArgumentError or GrammarError at once for what cannot work.
+    """
+    if choices is not None:
+        return select(name, choices, 0.0 if temperature is None else temperature, choices_method)
+    if stop_regex is not None:
+        raise ArgumentError("stop_regex is not supported; use stop= with strings, or regex= for the text itself")
+    constraint, extra_stop = _constraint(dtype, regex, json_schema)
+    options = SamplingOptions(
+        max_new_tokens=max_tokens,
+        min_new_tokens=min_tokens,
+        n=n,
+        stop=None if stop is None else stop_strings(stop),
+        stop_token_ids=None if stop_token_ids is None else token_ids(stop_token_ids),
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
+        repetition_penalty=repetition_penalty,
+        ignore_eos=ignore_eos,
+        seed=seed,
+        return_logprob=return_logprob,
+        logprob_start_len=logprob_start_len,
+        top_logprobs_num=top_logprobs_num,
+        return_text_in_logprobs=return_text_in_logprobs,
+    )
+    return Gen(_checked_name(name), options, constraint, extra_stop)
+
+
+def gen_int(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Iterable[str] | None = None,
+    stop_token_ids: int | Iterable[int] | None = None,
+    stop_regex: str | Iterable[str] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+) -> Expr:
+    """A whole number, as text."""
+    options = dict(locals())
+    return gen(dtype=int, **options)
+
+
+def gen_string(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Iterable[str] | None = None,
+    stop_token_ids: int | Iterable[int] | None = None,
+    stop_regex: str | Iterable[str] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+) -> Expr:
+    """Text in double quotes, on one line; the quotes are part of it."""
+    options = dict(locals())
+    return gen(dtype=str, **options)
+
+
+def select(
+    name: str | None = None,
+    choices: Iterable[str] | None = None,
+    temperature: float = 0.0,
+    choices_method: ChoicesSamplingMethod | None = None,
+) -> Expr:
+    """One of `choices`, the likeliest by `choices_method` (default `token_length_normalized`)."""
+    if choices is None or isinstance(choices, str):
+        raise ArgumentError("select needs choices=[...], a list of texts")
+    options = tuple(choices)
+    if not options or not all(isinstance(option, str) and option for option in options):
+        raise ArgumentError(f"choices must be one or more non-empty texts, not {list(options)!r}")
+    if temperature > 1e-5:
+        raise ArgumentError(f"select always takes the likeliest choice; leave out temperature={temperature}")
+    method = choices_method or token_length_normalized
+    if not isinstance(method, ChoicesSamplingMethod):
+        raise ArgumentError(f"choices_method must be a ChoicesSamplingMethod, not {method!r}")
+    return Select(_checked_name(name), options, method)
+
+
+def system(expr: str | Expr | None = None) -> Expr:
+    """A system turn."""
+    return role_turn("system", expr)
+
+
+def user(expr: str | Expr | None = None) -> Expr:
+    """A user turn."""
+    return role_turn("user", expr)
+
+
+def assistant(expr: str | Expr | None = None) -> Expr:
+    """An assistant turn."""
+    return role_turn("assistant", expr)
+
+
+def system_begin() -> Expr:
+    """Opens a system turn."""
+    return RoleBegin("system")
+
+
+def system_end() -> Expr:
+    """Closes a system turn."""
+    return RoleEnd("system")
+
+
+def user_begin() -> Expr:
+    """Opens a user turn."""
+    return RoleBegin("user")
+
+
+def user_end() -> Expr:
+    """Closes a user turn."""
+    return RoleEnd("user")
+
+
+def assistant_begin() -> Expr:
+    """Opens an assistant turn."""
+    return RoleBegin("assistant")
+
+
+def assistant_end() -> Expr:
+    """Closes an assistant turn."""
+    return RoleEnd("assistant")
+
+
+def image(expr: object) -> NoReturn:
+    """Refused: no model that reads images runs here."""
+    raise ProgramError(
+        "image(...) needs a model that reads images, and none of those run here yet; describe it in text"
+    )
+
+
+def role_turn(role: str, expr: str | Expr | None) -> ExprList:
+    """`expr` between a role's begin and end; an empty turn for None."""
+    inner = () if expr is None else flatten(expr)
+    return ExprList((RoleBegin(role), *inner, RoleEnd(role)))
+
+
+def _checked_name(name: str | None) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise ArgumentError(f"a variable's name is text, not {name!r}; constant text is added with s += 'text'")
+    return name
+
+
+def _constraint(
+    dtype: type | str | None, regex: str | None, json_schema: str | Mapping[str, Any] | type | None
+) -> tuple[Constraint | None, tuple[str, ...]]:
+    if dtype is not None:
+        if regex is not None or json_schema is not None:
+            warnings.warn("dtype= is used, and regex= and json_schema= are not", stacklevel=3)
+        key = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", repr(dtype))
+        if key not in _DTYPES:
+            raise ArgumentError(f"dtype must be int, float, bool or str, not {dtype!r}; use regex= for other shapes")
+        pattern, extra_stop = _DTYPES[key]
+        return Constraint("regex", pattern), extra_stop
+    if regex is not None and json_schema is not None:
+        raise ArgumentError("regex= and json_schema= cannot both hold; give one of them")
+    if regex is not None:
+        return Constraint("regex", _checked_regex(regex)), ()
+    if json_schema is not None:
+        return Constraint("json_schema", _schema_text(json_schema)), ()
+    return None, ()
+
+
+def _checked_regex(regex: str) -> str:
+    try:
+        re.compile(regex)
+    except re.error as error:
+        # Engines know Unicode classes that Python's re does not; the engine judges those.
+        if "\\p" not in regex and "\\P" not in regex:
+            raise GrammarError(f"regex={regex!r} is not a regular expression: {error}") from error
+    return regex
+
+
+def _schema_text(schema: str | Mapping[str, Any] | type) -> str:
+    if isinstance(schema, type):
+        make = getattr(schema, "model_json_schema", None)
+        if make is None:
+            raise ArgumentError(f"json_schema must be JSON text, a dict or a pydantic model, not {schema!r}")
+        schema = make()
+    if not isinstance(schema, str):
+        return json.dumps(schema, ensure_ascii=False)
+    try:
+        json.loads(schema)
+    except ValueError as error:
+        raise GrammarError(f"json_schema is not JSON: {error}") from error
+    return schema

@@ -1,0 +1,269 @@
+"""`Program`: a Python function whose first parameter is the state `s`, made by `@function`. SGLang's SglFunction."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+from lmnb.backends.base import Backend
+from lmnb.errors import GenerationError, ProgramError
+from lmnb.language.batch import run_rows
+from lmnb.language.call import Call, Home, RunOptions, new_call_branch
+from lmnb.language.default_backend import resolve_backend
+from lmnb.language.defaults import DEFAULT_NAMES, Defaults
+from lmnb.language.loop import background
+from lmnb.language.run import Run
+from lmnb.language.state import ProgramState
+from lmnb.language.stream import Stream
+
+STATE = "s"
+_RUN_NAMES = DEFAULT_NAMES | {"stream", "backend", "use_thread"}
+_BATCH_NAMES = DEFAULT_NAMES | {"backend", "num_threads", "progress_bar", "generator_style"}
+
+
+class Program:
+    """A prompt program. Call it, or `run` it, with its arguments (all but `s`); the state comes back.
+
+    `defaults` are its sampling defaults, `backend` is where it runs when a call does not say.
+    """
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        num_api_spec_tokens: int | None = None,
+        *,
+        bind_arguments: Mapping[str, Any] | None = None,
+        defaults: Defaults | None = None,
+        backend: Backend | None = None,
+        owner: object | None = None,
+    ) -> None:
+        self.func = func
+        self.num_api_spec_tokens = num_api_spec_tokens
+        self.bind_arguments = dict(bind_arguments or {})
+        self.defaults = defaults or Defaults()
+        self.backend = backend
+        self._owner = owner  # the object whose method this is
+        self.arg_names = _parameter_names(func)
+        functools.update_wrapper(self, func)
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return str(getattr(self.func, "__name__", "program"))
+
+    def __repr__(self) -> str:
+        return f"Program({self.name}({', '.join(self.arg_names)}))"
+
+    def __get__(self, instance: object | None, owner: type | None = None) -> Program:
+        return self if instance is None else self._changed(owner=instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> ProgramState:
+        return self.run(*args, **kwargs)
+
+    def bind(self, **kwargs: Any) -> Program:
+        """The same program with some arguments fixed; a bound value wins over one given in a call."""
+        unknown = [name for name in kwargs if name not in self.arg_names]
+        if unknown:
+            raise ProgramError(f"{self.name} has no parameter {unknown[0]!r}; it has: {', '.join(self.arg_names)}")
+        return self._changed(bind_arguments={**self.bind_arguments, **kwargs})
+
+    def run(self, *args: Any, **kwargs: Any) -> ProgramState:
+        """Run the body to its end with these arguments; generations may still go on when the state comes back.
+
+        Besides the program's own arguments, `kwargs` takes the sampling defaults (`max_new_tokens=128`,
+        `temperature=1.0`, `stop`, `top_p`, `seed`, ... see `Defaults`), `backend`, `stream=True` (run the body in a
+        thread and return at once, to read `text_iter`) and `use_thread=False` (wait for each step: for debugging).
+        A parameter of the program's own with one of these names gets the value itself.
+        Raises what the body raises. Inside another program's body, or a cell's, it becomes a part of that run.
+        """
+        own, options = self._split(kwargs, _RUN_NAMES, "run")
+        stream = bool(options.pop("stream", False))
+        settings = RunOptions(
+            backend=resolve_backend(options.pop("backend", None) or self.backend),
+            use_thread=bool(options.pop("use_thread", True)),
+            defaults=self.defaults.updated(options),
+            stream=stream,
+        )
+        arguments = self._arguments(args, own)
+        home = Home.find(self.name, settings.backend)
+        branch = new_call_branch(home, self.name, fork=home.run.next_fork()) if home.joined else home.branch
+        call = Call(self, *arguments, settings, branch)
+        if stream:
+            call.start_thread(home.leave)
+            return call.state
+        try:
+            call.execute()
+        except BaseException as error:
+            home.leave(error)
+            raise
+        home.leave()
+        return call.state
+
+    def run_batch(
+        self, batch_kwargs: Sequence[Mapping[str, Any] | Sequence[Any]], **kwargs: Any
+    ) -> list[ProgramState] | Iterator[ProgramState]:
+        """Run once for each row, a dict of arguments or a tuple of them; the states come back in order, all finished.
+
+        A row that fails keeps its error (`state.error()`), and the others go on. `kwargs` takes the sampling
+        defaults, `backend`, `num_threads="auto"` (rows at work at one time), `progress_bar=False`, and
+        `generator_style=False`: with it the states are yielded in order, at most 200 rows ahead of the reader.
+        """
+        own, options = self._split(kwargs, _BATCH_NAMES, "run_batch", parameters=())
+        assert not own
+        num_threads = options.pop("num_threads", "auto")
+        progress_bar = bool(options.pop("progress_bar", False))
+        generator_style = bool(options.pop("generator_style", False))
+        rows = self._rows(batch_kwargs)
+        if not rows:
+            return iter(()) if generator_style else []
+        settings = RunOptions(
+            backend=resolve_backend(options.pop("backend", None) or self.backend),
+            defaults=self.defaults.updated(options),
+        )
+        states = run_rows(self, rows, settings, num_threads, progress_bar, ahead=200 if generator_style else None)
+        return states if generator_style else list(states)
+
+    def call_body(self, state: ProgramState, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The Python function itself, on `state`."""
+        before = () if self._owner is None else (self._owner,)
+        return self.func(*before, state, *args, **kwargs)
+
+    def _changed(self, **changes: Any) -> Program:
+        return Program(
+            self.func,
+            self.num_api_spec_tokens,
+            bind_arguments=changes.get("bind_arguments", self.bind_arguments),
+            defaults=self.defaults,
+            backend=self.backend,
+            owner=changes.get("owner", self._owner),
+        )
+
+    def _split(
+        self, kwargs: Mapping[str, Any], reserved: frozenset[str], caller: str, parameters: Sequence[str] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The program's own arguments, and the options."""
+        takes_any = parameters is None and _takes_any_keyword(self.func)
+        mine = self.arg_names if parameters is None else parameters
+        own: dict[str, Any] = {}
+        options: dict[str, Any] = {}
+        for name, value in kwargs.items():
+            if name in mine:
+                own[name] = value
+            elif name in reserved:
+                options[name] = value
+            elif takes_any:
+                own[name] = value
+            else:
+                raise ProgramError(
+                    f"{self.name}.{caller} has no argument {name!r}; the program's own are: "
+                    f"{', '.join(self.arg_names) or 'none'}; the options are: {', '.join(sorted(reserved))}"
+                )
+        return own, options
+
+    def _arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], what: str = ""
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments with the bound ones in place. ProgramError if they do not fit the parameters."""
+        free = [name for name in self.arg_names if name not in self.bind_arguments]
+        named = dict(zip(free, args, strict=False)) if self.bind_arguments else {}
+        positional = tuple(args[len(named) :]) if self.bind_arguments else tuple(args)
+        merged = {**kwargs, **named, **self.bind_arguments}
+        before = () if self._owner is None else (self._owner,)
+        try:
+            repeated = [name for name in named if name in kwargs]
+            if repeated:
+                raise TypeError(f"multiple values for argument {repeated[0]!r}")
+            inspect.signature(self.func).bind(*before, None, *positional, **merged)
+        except TypeError as error:
+            raise ProgramError(f"{what}the arguments do not fit {self!r}: {error}") from None
+        return positional, merged
+
+    def _rows(self, batch: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Checked arguments of each row; the caller's dicts are copied."""
+        if isinstance(batch, (str, bytes, Mapping)):
+            raise ProgramError("run_batch needs a list of rows, each a dict of arguments or a tuple of them")
+        rows = []
+        for index, row in enumerate(batch):
+            if isinstance(row, Mapping):
+                rows.append(self._arguments((), row, f"row {index}: "))
+            elif isinstance(row, (list, tuple)):
+                rows.append(self._arguments(row, {}, f"row {index}: "))
+            else:
+                raise ProgramError(f"row {index} must be a dict of arguments or a tuple of them, not {row!r}")
+        return rows
+
+
+@overload
+def function(func: Callable[..., Any], num_api_spec_tokens: int | None = None) -> Program: ...
+
+
+@overload
+def function(func: None = None, num_api_spec_tokens: int | None = None) -> Callable[[Callable[..., Any]], Program]: ...
+
+
+def function(
+    func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None
+) -> Program | Callable[[Callable[..., Any]], Program]:
+    """Make a program of a function whose first parameter is `s` (for a method: the one after `self`)."""
+    if func is None:
+        return lambda later: Program(later, num_api_spec_tokens)
+    return Program(func, num_api_spec_tokens)
+
+
+def open_state(
+    backend: Backend,
+    *,
+    program: str = "cell",
+    cell: str | None = None,
+    defaults: Defaults | None = None,
+    continue_from: ProgramState | None = None,
+    background_run: bool = False,
+) -> ProgramState:
+    """A fresh state in a new run, for a body that the caller executes within `state.run.active()`.
+
+    End it with `state.run.finish()`. `continue_from`: start with all that another state has said, and its variables;
+    it is waited for. A state that failed cannot be continued (its error is raised); a cancelled one can: a turn that
+    was cut off is closed. `defaults` None takes that state's, else the ordinary ones.
+    """
+    if continue_from is None:
+        return ProgramState(Stream(backend, Run(program, backend, cell=cell, background=background_run).root), defaults)
+    earlier = continue_from
+    error = earlier.error()
+    if isinstance(error, GenerationError):
+        raise error
+    if earlier.stream.backend is not backend:
+        raise ProgramError(
+            f"the state to continue was made on {earlier.stream.backend.name}, and this cell runs on {backend.name}; "
+            "run it on the same model"
+        )
+    cut = earlier.stream.failure is not None
+    stream = Stream(backend, Run(program, backend, cell=cell, background=background_run).root)
+    if earlier.stream.context is not None:
+        background.call(lambda: stream.adopt(earlier.stream, close_role=cut))
+    return ProgramState(
+        stream,
+        defaults or earlier.defaults,
+        variables=dict(earlier.variables),
+        role=None if cut else earlier.open_role,
+    )
+
+
+def _parameter_names(func: Callable[..., Any]) -> list[str]:
+    """The program's own parameters, which come after `s`."""
+    if inspect.iscoroutinefunction(func) or inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        raise ProgramError(f"{getattr(func, '__name__', func)!s} must be a plain function: no async def, no yield")
+    parameters = list(inspect.signature(func).parameters.values())
+    names = [parameter.name for parameter in parameters]
+    if STATE not in names[:2]:
+        raise ProgramError(
+            f"the first parameter of {getattr(func, '__name__', func)!s} must be the state, named `s` "
+            f"(for a method, the second); it has: {', '.join(names) or 'none'}"
+        )
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [parameter.name for parameter in parameters[names.index(STATE) + 1 :] if parameter.kind in plain]
+
+
+def _takes_any_keyword(func: Callable[..., Any]) -> bool:
+    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in inspect.signature(func).parameters.values())

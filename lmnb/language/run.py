@@ -1,0 +1,310 @@
+"""Runs: what views follow and users cancel. A run is a tree of branches, its events in order, and one cancel token.
+
+Knows nothing of what the branches do; events are published on the background loop only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from lmnb.backends.base import Backend, CancelToken
+from lmnb.errors import CancelledError
+from lmnb.language.branch import Branch
+from lmnb.language.events import (
+    BranchFinished,
+    BranchOpened,
+    RunEvent,
+    RunFinished,
+    RunStarted,
+    Status,
+)
+from lmnb.language.loop import background
+from lmnb.language.waiting import Signal
+
+logger = logging.getLogger("lmnb")
+_keys = itertools.count()
+
+STOP_SECONDS = 1.0  # how long `finish` waits for a run that was stopped, should a backend not let go
+
+
+class Run:
+    """One execution that is shown, and cancelled, as a whole: a cell, a program's run, a batch.
+
+    `background`: an interrupt of a reader in the main thread leaves the run alone.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        backend: Backend,
+        *,
+        cell: str | None = None,
+        background: bool = False,
+        announce: bool = True,
+    ) -> None:
+        self.id = secrets.token_hex(4)
+        self.program = program
+        self.backend = backend
+        self.cell = cell
+        self.background = background
+        self.cancel_token = CancelToken()
+        self.root = Branch(run=self, id=0, parent=None, label="0", program=program, cancel=self.cancel_token)
+        self.error: BaseException | None = None  # what ended the run, if it failed
+        self._status: Status = "running"
+        self._started = time.monotonic()
+        self._events: list[RunEvent] = []
+        self._callbacks: dict[int, Callable[[RunEvent], None]] = {}
+        self._signal = Signal()
+        self._lock = threading.Lock()
+        self._num_active = 0  # streams with steps to do, and bodies in threads of their own
+        self._closed = False  # nothing more will be started from the body
+        self._ending = False
+        self._num_branches = 1
+        self._num_forks = 0
+        self._open: dict[int, Branch] = {0: self.root}
+        self.post(RunStarted(self.id, program, backend.name, time.time(), cell))
+        self._announced = False
+        if announce:
+            self.announce()
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r}, {self.program!r}, {self._status})"
+
+    # What views and users do
+
+    @property
+    def status(self) -> Status:
+        """ "running" until `RunFinished` was published."""
+        return self._status
+
+    @property
+    def events(self) -> tuple[RunEvent, ...]:
+        """What has been published so far."""
+        return tuple(self._events)
+
+    def subscribe(self, callback: Callable[[RunEvent], None]) -> Callable[[], None]:
+        """Call `callback` with every event: first the past ones, then each as it comes, none lost or doubled.
+
+        It is always called on the background loop's thread, and must be quick and never wait. The past events have
+        been delivered when this returns. Returns what ends the subscription. An error in a callback is logged.
+        """
+        key = next(_keys)
+
+        def start() -> None:
+            for event in self._events:
+                _deliver(callback, event)
+            self._callbacks[key] = callback
+
+        def end() -> None:
+            self._callbacks.pop(key, None)
+
+        background.call(start)
+        return end
+
+    def cancel(self) -> None:
+        """Stop every generation of the run; what is there so far is kept. Returns at once."""
+        self.cancel_token.cancel()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self.cancel_token.cancelled
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the run is over; False if `timeout` seconds went by first. Interruptible."""
+        return self._signal.wait(lambda: self._status != "running", timeout)
+
+    def announce(self) -> None:
+        """Tell those who asked by `on_run` of this run, once."""
+        if self._announced:
+            return
+        self._announced = True
+        for observer in list(_observers.values()):
+            _tell(observer, self)
+
+    # What the owner of a body does
+
+    @contextmanager
+    def active(self, branch: Branch | None = None) -> Iterator[None]:
+        """While this is open, programs that this thread runs join this run as branches below `branch`."""
+        token = _current.set(_Place(self, branch or self.root))
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Say that the body has ended; the run is over when its branches are. With an `error` they are stopped."""
+        with self._lock:
+            self._closed = True
+            if error is not None and self.error is None:
+                self.error = error
+        if error is not None:
+            self.cancel()
+        self._end_if_idle()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """`close`, and wait until every branch is done and `RunFinished` is out.
+
+        A run that failed or was cancelled is waited for at most a second. An interrupt while waiting cancels.
+        """
+        self.close(error)
+        try:
+            while not self.wait(0.1):
+                if self.cancelled:
+                    self.wait(STOP_SECONDS)
+                    return
+        except KeyboardInterrupt:
+            self.cancel()
+            raise
+
+    # What branches and streams do
+
+    def post(self, event: RunEvent) -> None:
+        """Publish from any thread, after everything that was posted before."""
+        background.post(lambda: self.publish(event))
+
+    def publish(self, event: RunEvent) -> None:
+        """Publish. On the background loop only."""
+        assert background.is_current()
+        self._events.append(event)
+        for callback in list(self._callbacks.values()):
+            _deliver(callback, event)
+
+    def enter(self, branch: Branch | None = None) -> bool:
+        """Count something that goes on in the run; False if it (or the branch) is over."""
+        with self._lock:
+            if self._ending or (branch is not None and branch.closed):
+                return False
+            self._num_active += 1
+            return True
+
+    def leave(self) -> None:
+        """Undo one `enter`."""
+        with self._lock:
+            self._num_active -= 1
+        self._end_if_idle()
+
+    def next_fork(self) -> int:
+        """The number of a new fork."""
+        with self._lock:
+            self._num_forks += 1
+            return self._num_forks - 1
+
+    def new_branch(
+        self,
+        parent: Branch,
+        *,
+        index: int,
+        fork: int,
+        cancel: CancelToken,
+        program: str | None = None,
+        row: int | None = None,
+    ) -> Branch:
+        """Number a new branch; `open_branch` makes it known."""
+        with self._lock:
+            number = self._num_branches
+            self._num_branches += 1
+        branch = Branch(
+            run=self,
+            id=number,
+            parent=parent,
+            label=f"{parent.label}.{index}",
+            program=program or parent.program,
+            cancel=cancel,
+            row=parent.row if row is None else row,
+        )
+        branch.opened = BranchOpened(number, parent.id, index, fork, branch.label, program, row)
+        return branch
+
+    def open_branch(self, branch: Branch) -> None:
+        """Publish the branch. On the background loop only."""
+        assert branch.opened is not None
+        self._open[branch.id] = branch
+        self.publish(branch.opened)
+
+    def close_branch(self, branch: Branch) -> None:
+        """Publish the end of the branch, once. On the background loop only."""
+        with self._lock:
+            branch.closed = True
+        if self._open.pop(branch.id, None) is not None:
+            message = str(branch.error) if branch.error is not None else None
+            self.publish(BranchFinished(branch.id, branch.status, message))
+
+    def _end_if_idle(self) -> None:
+        with self._lock:
+            if not self._closed or self._num_active or self._ending:
+                return
+            self._ending = True
+        background.post(self._end)
+
+    def _end(self) -> None:
+        for branch in list(self._open.values()):
+            self.close_branch(branch)
+        if self.error is None and self.root.status == "failed":
+            self.error = self.root.error
+        status: Status = "done"
+        if isinstance(self.error, (CancelledError, KeyboardInterrupt)) or (self.error is None and self.cancelled):
+            status, self.error = "cancelled", None
+        elif self.error is not None:
+            status = "failed"
+        message = str(self.error) or type(self.error).__name__ if self.error is not None else None
+        self.publish(RunFinished(status, time.monotonic() - self._started, message))
+        self._status = status
+        self._signal.notify()
+
+
+@dataclass(frozen=True)
+class _Place:
+    run: Run
+    branch: Branch
+
+
+_current: ContextVar[_Place | None] = ContextVar("lmnb_current_run", default=None)
+_observers: dict[int, Callable[[Run], None]] = {}
+
+
+def current_run() -> Run | None:
+    """The run whose body this thread (or task) is executing."""
+    place = _current.get()
+    return None if place is None else place.run
+
+
+def current_branch() -> Branch | None:
+    """The branch of that run below which calls of programs go."""
+    place = _current.get()
+    return None if place is None or place.run.status != "running" else place.branch
+
+
+def on_run(callback: Callable[[Run], None]) -> Callable[[], None]:
+    """Call `callback` with every new top-level run, in the thread that starts it and before it says anything more
+    than `RunStarted`. Returns what takes it back."""
+    key = next(_keys)
+    _observers[key] = callback
+
+    def end() -> None:
+        _observers.pop(key, None)
+
+    return end
+
+
+def _tell(observer: Callable[[Run], None], run: Run) -> None:
+    try:
+        observer(run)
+    except Exception:
+        logger.exception("a view could not be attached to %r", run)
+
+
+def _deliver(callback: Callable[[RunEvent], None], event: RunEvent) -> None:
+    try:
+        callback(event)
+    except Exception:  # a broken view must not break the run
+        logger.exception("a subscriber of a run failed on %r", event)

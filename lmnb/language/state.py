@@ -1,0 +1,402 @@
+"""`ProgramState`, the `s` of a program: what a program appends to and reads from.
+
+Appending never waits; reading waits for just what is read, and raises what went wrong with its cause.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lmnb.errors import ArgumentError, LmnbError, ProgramError, UnknownVariableError
+from lmnb.language.defaults import Defaults
+from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Select, Submitted, Text, flatten
+from lmnb.language.primitives import role_turn
+from lmnb.language.reading import Reader
+from lmnb.language.run import Run
+from lmnb.language.source import caller_line
+from lmnb.language.steps import ForkStep, GenStep, RoleStep, ScopeStep, SelectStep, SetStep, Step, TextStep
+from lmnb.language.stream import Stream
+from lmnb.language.variables import Variable
+from lmnb.language.waiting import Signal
+
+if TYPE_CHECKING:
+    from lmnb.language.group import ProgramStateGroup
+
+_REPR_CHARACTERS = 200
+
+
+class Body:
+    """A program's body that runs in a thread of its own, while others read the state."""
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self.done = False
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the body still runs, in another thread than the caller's."""
+        return not self.done and self.thread is not threading.current_thread()
+
+
+class ProgramState:
+    """The state of one branch of a program. Made by `Program.run`, by `fork`, and by `open_state`."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        defaults: Defaults | None = None,
+        *,
+        variables: dict[str, Variable] | None = None,
+        role: str | None = None,
+        inline: bool = False,
+        body: Body | None = None,
+    ) -> None:
+        self.stream = stream
+        self.defaults = defaults or Defaults()
+        self.ret_value: Any = None  # what the program's body returned
+        self._variables = variables if variables is not None else {}
+        self._role = role
+        self._num_roles = 0  # opened here so far: tells one turn from the next
+        self._inline = inline
+        self._body = body
+
+    # Appending
+
+    def __iadd__(self, other: str | Expr) -> ProgramState:
+        self._append(flatten(other))
+        return self
+
+    def system(self, expr: str | Expr | None = None) -> Any:
+        """A system turn: `s.system(expr)` adds it, `with s.system():` adds what is appended inside."""
+        return self._turn("system", expr)
+
+    def user(self, expr: str | Expr | None = None) -> Any:
+        """A user turn: `s.user(expr)` adds it, `with s.user():` adds what is appended inside."""
+        return self._turn("user", expr)
+
+    def assistant(self, expr: str | Expr | None = None) -> Any:
+        """An assistant turn: `s.assistant(expr)` adds it, `with s.assistant():` adds what is appended inside."""
+        return self._turn("assistant", expr)
+
+    @contextmanager
+    def var_scope(self, name: str) -> Iterator[ProgramState]:
+        """Collect all text that is appended inside into the variable `name`, also when the block is left early."""
+        where = f"var_scope({name!r}) at line {caller_line()}"
+        variable = self._declare(Variable(name))
+        variable.scope_thread = threading.get_ident()
+        self._submit(ScopeStep(where, variable, begin=True))
+        try:
+            yield self
+        finally:
+            variable.scope_thread = None
+            self._submit(ScopeStep(where, variable, begin=False))
+
+    def set_var(self, name: str, value: Any) -> None:
+        """Set a variable, at once."""
+        if not isinstance(name, str):
+            raise ArgumentError(f"a variable's name is text, not {name!r}")
+        self.stream.submit(SetStep("set_var", self._declare(Variable.ready(name, value))), optional=True)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.set_var(name, value)
+
+    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> ProgramStateGroup:
+        """`size` branches that start with all that is in this state, and go on side by side.
+
+        Returns at once; `position_ids_offset` is accepted for SGLang's sake and has no effect there either.
+        """
+        from lmnb.language.group import ProgramStateGroup
+
+        if not isinstance(size, int) or size < 1:
+            raise ArgumentError(f"fork(size) needs a whole number of at least 1, not {size!r}")
+        children = [self._child() for _ in range(size)]
+        self._submit(ForkStep(f"fork({size}) at line {caller_line()}", [child.stream for child in children]))
+        return ProgramStateGroup(children, self)
+
+    @contextmanager
+    def copy(self, position_ids_offset: list[int] | None = None) -> Iterator[ProgramState]:
+        """A fork of one; when the block ends, its new variables are here, as lists of one."""
+        group = self.fork(1)
+        yield group[0]
+        group.join()
+
+    # Reading
+
+    def __getitem__(self, name: str) -> Any:
+        return self.get_var(name)
+
+    def __contains__(self, name: object) -> bool:
+        variable = self._variables.get(name) if isinstance(name, str) else None
+        return variable is not None and variable.available
+
+    def get_var(self, name: str) -> Any:
+        """The variable's value, when it is there.
+
+        UnknownVariableError if nothing sets it; GenerationError, with the cause, if what sets it failed;
+        CancelledError if the run was stopped before.
+        """
+        return self._finished(name).value
+
+    def get_meta_info(self, name: str) -> dict[str, Any] | None:
+        """How the variable was generated: tokens, finish reason, seconds, log-probabilities. None if it was not."""
+        variable = self._variables.get(name)
+        if variable is None and not (self._body and self._body.elsewhere):
+            return None
+        meta = self._finished(name).meta
+        return None if meta is None else dict(meta)
+
+    def text(self) -> str:
+        """The whole text, when everything appended so far is done. After a cancel: what there is."""
+        self._check(allow_cancelled=True)
+        return self.stream.text
+
+    def messages(self) -> list[dict[str, str]]:
+        """The closed turns, `{"role": ..., "content": ...}`, when everything appended so far is done."""
+        self._check(allow_cancelled=True)
+        return [dict(message) for message in self.stream.messages]
+
+    def sync(self) -> None:
+        """Wait until everything appended so far is done; raise if something of it did not happen."""
+        self._check()
+
+    def error(self) -> LmnbError | None:
+        """What went wrong (GenerationError with its cause, or CancelledError), when everything so far is done."""
+        self._settle()
+        failure = self.stream.failure
+        return None if failure is None else failure.error()
+
+    @property
+    def text_so_far(self) -> str:
+        """The text at this moment; never waits, never raises."""
+        return self.stream.text
+
+    @property
+    def run(self) -> Run:
+        """The run that this state speaks in."""
+        return self.stream.branch.run
+
+    def text_iter(self, var_name: str | None = None) -> Iterator[str]:
+        """The text (or one variable's) as it comes, in pieces that add up to the whole. Raises where that fails."""
+        reader = self._reader(var_name)
+        while True:
+            self._wait(reader.signal, reader.has_news)
+            piece, over = reader.take()
+            if piece is not None:
+                yield piece[0]
+            if over:
+                return
+
+    async def text_async_iter(self, var_name: str | None = None, return_meta_data: bool = False) -> AsyncIterator[Any]:
+        """`text_iter` for a coroutine on any event loop. With `return_meta_data`: pairs of text and meta data."""
+        reader = self._reader(var_name)
+        while True:
+            await reader.signal.wait_async(reader.has_news)
+            piece, over = reader.take()
+            if piece is not None:
+                yield piece if return_meta_data else piece[0]
+            if over:
+                return
+
+    def __repr__(self) -> str:
+        text = self.text_so_far
+        shown = text if len(text) <= _REPR_CHARACTERS else text[: _REPR_CHARACTERS - 1] + "…"
+        running = "" if self.stream.drained and not (self._body and not self._body.done) else ", running"
+        return f"ProgramState({shown!r}{running})"
+
+    # Within the language
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """The variables that were declared, ready or not."""
+        return self._variables
+
+    def declare(self, variable: Variable) -> None:
+        """Put a variable here that something else sets."""
+        self._declare(variable)
+
+    def submit(self, step: Step) -> None:
+        """Add a step to the stream."""
+        self._submit(step)
+
+    def wait_drained(self) -> None:
+        """Wait until everything submitted so far was done or skipped. Does not raise for failures."""
+        self._settle()
+
+    @property
+    def open_role(self) -> str | None:
+        """The role that text appended now would be in."""
+        return self._role
+
+    def _append(self, nodes: Sequence[Expr]) -> None:
+        """All of `nodes`, or none if one of them is wrong."""
+        line = caller_line()
+        fresh = self._without_submitted(nodes)
+        role = _check_roles(fresh, self._role)
+        prepared = [self._prepare(node, line) for node in _merge_text(fresh)]
+        for step in prepared:
+            for variable in step.variables:
+                self._declare(variable)
+            self.stream.submit(step)
+        self._num_roles += sum(isinstance(node, RoleBegin) for node in fresh)
+        self._role = role
+        if self._inline and prepared:
+            self.sync()
+
+    def _prepare(self, node: Expr, line: int | None) -> Step:
+        at = f" at line {line}" if line is not None else ""
+        if isinstance(node, Text):
+            return TextStep(f"text{at}", node.text)
+        if isinstance(node, RoleBegin):
+            return RoleStep(f"{node.role}{at}", node.role)
+        if isinstance(node, RoleEnd):
+            return RoleStep(f"the end of {node.role}{at}", None)
+        if isinstance(node, Gen):
+            params = self.defaults.params(node, self.stream.backend.stop)
+            variable = Variable(node.name) if node.name is not None else None
+            where = f"gen({node.name!r}){at}" if node.name is not None else f"gen(){at}"
+            return GenStep(where, variable, node, params, self.defaults.merged(node), line)
+        if isinstance(node, Select):
+            variable = Variable(node.name) if node.name is not None else None
+            return SelectStep(f"select({node.name!r}){at}", variable, node, line)
+        raise ProgramError(f"a state cannot execute {node!r}")
+
+    def _without_submitted(self, nodes: Sequence[Expr]) -> list[Expr]:
+        fresh: list[Expr] = []
+        for node in nodes:
+            if not isinstance(node, Submitted):
+                fresh.append(node)
+            elif node.owner is not self:
+                fresh.extend(node.nodes)
+            elif fresh:
+                raise ProgramError(
+                    "s.user(...) adds its turn when it is called, so it cannot stand behind text in one expression; "
+                    "use user(...) there, or add the text in a line of its own"
+                )
+        return fresh
+
+    def _turn(self, role: str, expr: str | Expr | None) -> Expr | RoleScope:
+        if expr is None:
+            return RoleScope(self, role)
+        turn = role_turn(role, expr)
+        self._append(turn.nodes)
+        return Submitted(self, turn.nodes)
+
+    def _declare(self, variable: Variable) -> Variable:
+        self._variables[variable.name] = variable
+        self.stream.signal.notify()
+        return variable
+
+    def _submit(self, step: Step) -> None:
+        self.stream.submit(step)
+        if self._inline:
+            self.sync()
+
+    def _child(self) -> ProgramState:
+        return ProgramState(
+            Stream(self.stream.backend),
+            self.defaults,
+            variables=dict(self._variables),
+            role=self._role,
+            inline=self._inline,
+        )
+
+    def _finished(self, name: str) -> Variable:
+        body = self._body
+        if body is not None and body.elsewhere:
+            self._wait(self.stream.signal, lambda: name in self._variables or body.done)
+        variable = self._variables.get(name)
+        if variable is None:
+            raise unknown_variable(name, self._variables)
+        if variable.scope_thread == threading.get_ident():
+            raise ProgramError(f"var_scope({name!r}) is still open here; read the variable after the with block")
+        self._wait(variable.signal, lambda: variable.done)
+        if variable.failure is not None:
+            raise variable.failure.error(f"variable {name!r} has no value")
+        return variable
+
+    def _reader(self, var_name: str | None) -> Reader:
+        body = self._body if self._body is not None and self._body.elsewhere else None
+        if body is None and var_name is not None and var_name not in self._variables:
+            raise unknown_variable(var_name, self._variables)
+        return Reader(self.stream, self._variables, var_name, (lambda: body.done) if body is not None else None)
+
+    def _settle(self) -> None:
+        body = self._body
+        if body is not None and body.elsewhere:
+            self._wait(self.stream.signal, lambda: body.done)
+        target = self.stream.num_submitted
+        self._wait(self.stream.signal, lambda: self.stream.num_done >= target)
+
+    def _check(self, *, allow_cancelled: bool = False) -> None:
+        self._settle()
+        failure = self.stream.failure
+        if failure is not None and not (allow_cancelled and failure.cancelled):
+            raise failure.error()
+
+    def _wait(self, signal: Signal, ready: Callable[[], bool]) -> None:
+        try:
+            signal.wait(ready)
+        except KeyboardInterrupt:
+            # Who stops a cell that waits for a value wants the generation to stop; a background run is its own.
+            if not self.run.background:
+                self.run.cancel()
+            raise
+
+
+class RoleScope:
+    """`with s.user():` opens the role, and closes it however the block is left."""
+
+    def __init__(self, state: ProgramState, role: str) -> None:
+        self._state = state
+        self._role = role
+        self._number = 0
+
+    def __enter__(self) -> ProgramState:
+        self._state._append((RoleBegin(self._role),))
+        self._number = self._state._num_roles
+        return self._state
+
+    def __exit__(self, *_: object) -> None:
+        if self._state._role == self._role and self._state._num_roles == self._number:
+            self._state._append((RoleEnd(self._role),))
+
+    def __repr__(self) -> str:
+        return f"s.{self._role}()  # use it as `with s.{self._role}():`, or give it the turn's text"
+
+
+def unknown_variable(name: object, known: dict[str, Variable]) -> UnknownVariableError:
+    """The error for a name that nothing sets."""
+    names = ", ".join(sorted(known)) or "none yet"
+    return UnknownVariableError(f"this state has no variable {name!r}; it has: {names}")
+
+
+def _check_roles(nodes: Sequence[Expr], role: str | None) -> str | None:
+    """The open role after `nodes`; ProgramError where they nest or close what is not open."""
+    for node in nodes:
+        if isinstance(node, RoleBegin):
+            if role is not None:
+                raise ProgramError(f"{node.role} cannot open inside {role}: roles do not nest; close {role} first")
+            role = node.role
+        elif isinstance(node, RoleEnd):
+            if role != node.role:
+                inside = f"inside {role}" if role else "where no role is open"
+                raise ProgramError(f"the end of {node.role} stands {inside}; open and close the same role")
+            role = None
+    return role
+
+
+def _merge_text(nodes: Sequence[Expr]) -> list[Expr]:
+    """The same with neighbouring texts joined and empty ones left out."""
+    result: list[Expr] = []
+    for node in nodes:
+        if isinstance(node, Text):
+            if result and isinstance(result[-1], Text):
+                result[-1] = Text(result[-1].text + node.text)
+            elif node.text:
+                result.append(node)
+        else:
+            result.append(node)
+    return result

@@ -1,0 +1,278 @@
+"""One state's stream: steps in first-in first-out order, advanced by at most one task on the background loop.
+
+What a step does is in `steps.py`. The fields under "loop" are written on the loop only; `submit` may be called from
+any thread. A step that fails marks the stream: the steps after it are skipped, and say so to their readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lmnb.backends.base import Backend, Context
+from lmnb.language.branch import Branch, linked_token
+from lmnb.language.events import RoleClosed, RoleOpened, RunEvent, TextAppended, TokensGenerated
+from lmnb.language.loop import background
+from lmnb.language.run import Run, current_branch
+from lmnb.language.variables import Chunk, Failure, Variable
+from lmnb.language.waiting import Signal
+from lmnb.runtime.request import TokenLogprob
+
+if TYPE_CHECKING:
+    from lmnb.language.steps import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a branch said since its fork, so that a join can say it again in the parent."""
+
+    kind: Literal["text", "generated", "role", "role_end"]
+    text: str
+
+
+class Stream:
+    """The steps of one branch, and what they have made so far."""
+
+    def __init__(self, backend: Backend, branch: Branch | None = None) -> None:
+        self.backend = backend
+        self.signal = Signal()  # on new text, on each finished step, on failure
+        self.num_submitted = 0
+        self.num_done = 0
+        self.failure: Failure | None = None
+        self._branch = branch
+        self._lock = threading.Lock()
+        self._queue: deque[Step] = deque()
+        self._active = branch is None  # a fork's child is held until the fork happens
+        self._entered = False  # whether the run counts this stream, and hears from it
+        self._ended = False
+        self._stop: Failure | None = None
+        # loop:
+        self.context: Context | None = None
+        self.chunks: list[Chunk] = []
+        self.messages: list[dict[str, str]] = []
+        self.role: str | None = None
+        self.journal: list[Piece] = []
+        self.scopes: list[Variable] = []
+        self._role_parts: list[str] = []
+
+    @property
+    def branch(self) -> Branch:
+        """Where the stream speaks; another one once its run is over and it goes on."""
+        assert self._branch is not None
+        return self._branch
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return "".join(chunk.text for chunk in list(self.chunks))
+
+    @property
+    def drained(self) -> bool:
+        """Whether everything that was submitted has been done or skipped."""
+        return self.num_done >= self.num_submitted
+
+    # Any thread
+
+    def submit(self, step: Step, *, optional: bool = False, ending: bool = False) -> None:
+        """Add a step. Returns at once.
+
+        `optional`: drop it if the branch is over already. `ending`: the branch is over once it is idle.
+        """
+        with self._lock:
+            start = not self._active
+            if start:
+                if not self._attach(reopen=not optional and self.failure is None) and optional:
+                    return
+                self._active = True
+            step.bind(self)
+            self._ended |= ending
+            self.num_submitted += 1
+            self._queue.append(step)
+        if start:
+            background.spawn(self._advance)
+        if step.announces:  # outside the lock: a view that is told may wait for the loop
+            self.branch.run.announce()
+
+    def stop(self, failure: Failure, marker: Step) -> None:
+        """Cancel what runs and skip what waits, for the reason given."""
+        self._stop = failure
+        self.branch.cancel.cancel()
+        self.submit(marker, optional=True)
+
+    def hold(self, branch: Branch) -> None:
+        """Give a fork's child its branch; its steps wait for `release`."""
+        self._branch = branch
+        self._entered = branch.run.enter(branch)
+
+    def _attach(self, *, reopen: bool) -> bool:
+        """Be counted by the run; with `reopen`, by another one if ours is over. Whether one counts this stream."""
+        self._entered = self.branch.run.enter(self.branch)
+        if not self._entered and reopen:
+            self._branch = _new_place(self.backend, self.branch)
+            self._ended = False
+            self._entered = True
+        return self._entered
+
+    # The loop
+
+    def adopt(self, parent: Stream, *, close_role: bool = False) -> None:
+        """Start with all that `parent` has said. `close_role` closes a role that a cancel has left open."""
+        assert parent.context is not None
+        self.context = parent.context.fork()
+        self.messages = [dict(message) for message in parent.messages]
+        self.role = parent.role
+        self._role_parts = list(parent._role_parts)
+        text = parent.text
+        if close_role and self.role is not None:
+            self._close_message()
+            text += self.context.end_role()
+        self.chunks = [Chunk(text)] if text else []
+
+    def open_branch(self) -> None:
+        """Tell views of a held child."""
+        if self._entered:
+            self.branch.run.open_branch(self.branch)
+
+    def release(self) -> None:
+        """Let a held child go."""
+        background.spawn(self._advance)
+
+    def publish(self, event: RunEvent) -> None:
+        """Tell the run's views, if the run still listens."""
+        if self._entered:
+            self.branch.run.publish(event)
+
+    def append(self, text: str, *, data: bool = False, tell: bool = True) -> None:
+        """Add constant text. `tell=False`: views know of it from another event."""
+        if not text:
+            return
+        if data:
+            self._context().append(text, data=True)
+        else:
+            self._context().append(text)
+        self._emit(Chunk(text), Piece("generated" if data else "text", text))
+        if tell:
+            self.publish(TextAppended(self.branch.id, text))
+
+    def add_generated(self, text: str, num_tokens: int, logprobs: Sequence[TokenLogprob] = ()) -> None:
+        """Take note of generated text, which the context has already."""
+        self._emit(Chunk(text, num_tokens, logprobs), Piece("generated", text))
+        self.publish(TokensGenerated(self.branch.id, text, num_tokens))
+
+    def begin_role(self, role: str) -> None:
+        """Open a role."""
+        prefix = self._context().begin_role(role)
+        self._emit(Chunk(prefix), Piece("role", role))
+        self.role = role
+        self._role_parts = []
+        self.publish(RoleOpened(self.branch.id, role, prefix))
+
+    def end_role(self) -> None:
+        """Close the open role; its text becomes a message."""
+        suffix = self._context().end_role()
+        self._close_message()
+        self._emit(Chunk(suffix), Piece("role_end", ""))
+        self.publish(RoleClosed(self.branch.id, suffix))
+
+    def fail(self, failure: Failure) -> None:
+        """Skip every later step. The first failure stays."""
+        if self.failure is not None:
+            return
+        self.failure = failure
+        for variable in self.scopes:
+            variable.fail(failure)
+        self.scopes.clear()
+        self.branch.status = "cancelled" if failure.cancelled else "failed"
+        self.branch.error = failure.error()
+        if self._entered:
+            self.branch.run.close_branch(self.branch)
+        self.signal.notify()
+
+    def stop_reason(self) -> Failure:
+        """Why this stream was cancelled."""
+        return self._stop or Failure("the run was cancelled; what was generated before is kept in the state's text")
+
+    def _context(self) -> Context:
+        if self.context is None:
+            self.context = self.backend.new_context()
+        return self.context
+
+    def _emit(self, chunk: Chunk, piece: Piece) -> None:
+        self.chunks.append(chunk)
+        self.journal.append(piece)
+        if self.role is not None:
+            self._role_parts.append(chunk.text)
+        for variable in self.scopes:
+            variable.push(chunk)
+        self.signal.notify()
+
+    def _close_message(self) -> None:
+        assert self.role is not None
+        self.messages.append({"role": self.role, "content": "".join(self._role_parts).lstrip()})
+        self.role = None
+        self._role_parts = []
+
+    async def _advance(self) -> None:
+        while (step := self._next()) is not None:
+            await self._execute(step)
+            self.num_done += 1
+            self.signal.notify()
+
+    async def _execute(self, step: Step) -> None:
+        if self.failure is None and self.branch.cancel.cancelled:
+            self.fail(self.stop_reason())
+        if self.failure is None:
+            try:
+                self._context()
+                await step.run(self)
+                return
+            except asyncio.CancelledError:
+                self.fail(self.stop_reason() if self._stop or self.branch.cancel.cancelled else _LOOP_STOPPED)
+            except Exception as error:
+                # After a cancel, an error is the backend's way of letting go.
+                stopped = self.branch.cancel.cancelled
+                self.fail(self.stop_reason() if stopped else Failure(f"{step.where} failed: {_told(error)}", error))
+        assert self.failure is not None
+        step.skip(self, self.failure)
+
+    def _next(self) -> Step | None:
+        with self._lock:
+            if self._queue:
+                return self._queue.popleft()
+            self._active = False
+            branch, entered = self.branch, self._entered
+            over = self._ended and entered
+            if over:
+                branch.closed = True  # under the lock: what is submitted from now on belongs to another branch
+        if over:
+            branch.run.close_branch(branch)
+        if entered:
+            branch.run.leave()
+        return None
+
+
+_LOOP_STOPPED = Failure("lmnb's background loop was stopped")
+
+
+def _new_place(backend: Backend, old: Branch) -> Branch:
+    """Where a finished state goes on: in the run whose body is executing, else in a run of its own."""
+    place = current_branch()
+    if place is not None and place.run.enter():
+        run = place.run
+        branch = run.new_branch(
+            place, index=0, fork=run.next_fork(), cancel=linked_token(place.cancel), program=old.program
+        )
+        background.post(lambda: run.open_branch(branch))
+        return branch
+    own = Run(old.program, backend, announce=False)  # views hear of it when it generates something
+    own.enter()
+    own.close()  # it is over as soon as the stream is idle
+    return own.root
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
