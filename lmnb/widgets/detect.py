@@ -1,0 +1,56 @@
+"""Which kind of view the present front end can show. Knows front ends by name; draws nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import Any, Literal
+
+from lmnb import env
+from lmnb.errors import ArgumentError
+
+ViewMode = Literal["widget", "html", "text", "off"]
+MODES: tuple[ViewMode, ...] = ("widget", "html", "text", "off")
+
+
+def detect_mode(shell: object | None = None) -> ViewMode:
+    """The best view here: `LMNB_VIEW` if it is set, else by the kind of IPython shell.
+
+    Databricks and Colab show third-party widgets only with help from outside the notebook, so they get HTML.
+    `shell` defaults to the running IPython; without one, or in a terminal, the view is text.
+    """
+    forced = env.view_mode()
+    if forced is not None:
+        return check_mode(forced)
+    shell = shell if shell is not None else current_shell()
+    names = {cls.__name__ for cls in type(shell).__mro__}
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ or "DatabricksShell" in names:
+        return "html"
+    if shell is None or "TerminalInteractiveShell" in names:
+        return "text"
+    if type(shell).__module__.startswith("google.colab"):
+        return "html"
+    return "widget" if has_anywidget() else "html"
+
+
+def check_mode(mode: str) -> ViewMode:
+    """`mode` if it is one. ArgumentError otherwise."""
+    for known in MODES:
+        if mode == known:
+            return known
+    raise ArgumentError(f"a view is one of {', '.join(MODES)}, not {mode!r}")
+
+
+def has_anywidget() -> bool:
+    """Whether anywidget can be imported; does not import it."""
+    try:
+        return importlib.util.find_spec("anywidget") is not None
+    except (ImportError, ValueError):  # a broken or half-removed installation
+        return False
+
+
+def current_shell() -> Any | None:
+    """The running IPython shell, or None. Does not import IPython: a shell exists only if something else did."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None else None

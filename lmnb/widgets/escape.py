@@ -1,0 +1,38 @@
+"""Makes text of any origin safe to show: as HTML, in a terminal, and as JSON inside a script element."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any
+
+# Control characters (all but tab and newline) become their visible pictures: a terminal would obey them.
+_CONTROLS = {code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)}
+_CONTROLS |= {0x7F: "\u2421"} | dict.fromkeys(range(128, 160), "�")
+
+
+def plain(text: str) -> str:
+    """Text for a terminal or text/plain: no escape sequence survives."""
+    return text.replace("\r\n", "\n").translate(_CONTROLS)
+
+
+def markup(text: str) -> str:
+    """Text for HTML, as content or as a quoted attribute."""
+    return html.escape(plain(text), quote=True)
+
+
+def script_json(value: Any) -> str:
+    """JSON that can stand inside a script element: it cannot end the element or open a comment."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def cut(text: str, limit: int) -> tuple[str, int, str]:
+    """`text` as (head, number of characters left out, tail), with at most `limit` characters kept."""
+    if len(text) <= limit:
+        return text, 0, ""
+    tail = limit // 4
+    head = limit - tail
+    return text[:head], len(text) - limit, text[len(text) - tail :]

@@ -1,0 +1,52 @@
+"""The anywidget behind both views: one front-end module, one lazy snapshot, numbered messages. Imported lazily.
+
+It holds no state of its own: `make_snapshot` is asked whenever a front end wants the whole picture, which costs
+nothing while nobody does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anywidget
+import traitlets
+
+from lmnb.widgets.run_html import STATIC
+
+
+def _serialise(_value: object, widget: Any) -> str:
+    return str(widget.make_snapshot())
+
+
+class ViewWidget(anywidget.AnyWidget):  # type: ignore[misc]
+    """`make_snapshot() -> JSON text`; `on_message(message)` gets what the front end sends, on any thread."""
+
+    _esm = STATIC / "lmnb.js"
+    _css = STATIC / "lmnb.css"
+    snapshot = traitlets.Unicode("").tag(sync=True, to_json=_serialise)
+
+    def __init__(self, make_snapshot: Callable[[], str], on_message: Callable[[dict[str, Any]], None]) -> None:
+        self.make_snapshot = make_snapshot  # before the comm opens: opening it sends the first snapshot
+        self._handle = on_message
+        super().__init__()
+        self.on_msg(self._on_message)
+
+    def __repr__(self) -> str:  # ipywidgets' own would serialise every trait
+        return "ViewWidget()"
+
+    def post(self, message: dict[str, Any]) -> None:
+        """Send one message to every front end that shows this."""
+        self.send(message)
+        # ipykernel 7.4 routes a comm's messages to the shell that last published on it, which is the busy main
+        # one: a click on Cancel would wait for the cell to end. Without this hook they go to a free subshell.
+        if getattr(self.comm, "_reply_subshell_for", None) is not None:
+            self.comm._reply_subshell_for = None
+
+    def save(self) -> None:
+        """Send the snapshot as state, so that saved notebooks hold the final picture."""
+        self.send_state("snapshot")
+
+    def _on_message(self, _widget: object, content: Any, _buffers: object) -> None:
+        if isinstance(content, dict) and isinstance(content.get("type"), str):
+            self._handle(content)

@@ -1,0 +1,34 @@
+"""A view as one HTML page that needs no kernel and no network: the same front-end module, fed from the page itself."""
+
+from __future__ import annotations
+
+from lmnb.widgets.escape import markup, script_json
+from lmnb.widgets.run_html import STATIC
+
+# The module is an ES module with a default export; inside a page it can only be imported from a blob.
+_HOST = """
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+const get = (name) => (name === "snapshot" ? read("lmnb-snapshot") : undefined);
+const model = { get, on() {}, off() {}, send() {} };
+const url = URL.createObjectURL(new Blob([read("lmnb-module")], { type: "text/javascript" }));
+const widget = (await import(url)).default();
+const el = document.getElementById("lmnb-view");
+el.replaceChildren();
+widget.initialize({ model });
+widget.render({ model, el });
+"""
+
+
+def page(title: str, snapshot: str, fallback: str) -> str:
+    """The page. `snapshot` is the view's snapshot; `fallback` is HTML shown where scripts do not run."""
+    module = (STATIC / "lmnb.js").read_text(encoding="utf-8")
+    css = (STATIC / "lmnb.css").read_text(encoding="utf-8")
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{markup(title)}</title>'
+        '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" '
+        f'content="light dark"><style>{css}body{{margin:0;padding:12px}}</style></head><body>'
+        f'<main id="lmnb-view">{fallback}</main>'
+        f'<script type="application/json" id="lmnb-snapshot">{script_json(snapshot)}</script>'
+        f'<script type="application/json" id="lmnb-module">{script_json(module)}</script>'
+        f'<script type="module">{_HOST}</script></body></html>'
+    )

@@ -1,0 +1,188 @@
+"""A run as self-contained HTML: no script, no link, readable even where style sheets are stripped.
+
+Uses the class names of the live view, so one style sheet serves both. All text is escaped.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from lmnb.widgets import run_text
+from lmnb.widgets.escape import cut, markup
+from lmnb.widgets.run_model import Branch, RunModel
+
+STATIC = Path(__file__).parent / "static"
+LIVE_CHARACTERS = 40_000  # of transcript in an update while the run goes on
+FINAL_CHARACTERS = 800_000
+SIGNS = {"running": "◌", "done": "✓", "failed": "✕", "cancelled": "■"}
+WORDS = {"running": "running", "done": "done", "failed": "failed", "cancelled": "stopped"}
+
+
+@lru_cache(maxsize=1)
+def style() -> str:
+    """The style element for static output."""
+    return f"<style>{(STATIC / 'lmnb.css').read_text(encoding='utf-8')}</style>"
+
+
+def render(model: RunModel) -> str:
+    """One `div` with its style. Transcripts beyond some 800,000 characters are cut in the middle, and say so."""
+    writer = _Writer(model, FINAL_CHARACTERS if model.ended else LIVE_CHARACTERS)
+    root = model.branches.get(0)
+    transcript = writer.branch(root) if root else ""
+    return (
+        f'{style()}<div class="lmnb lmnb-run lmnb-static" data-status="{markup(model.head["status"])}">'
+        f'{_header(model)}<div class="lmnb-body">{transcript}</div>{_variables(model)}</div>'
+    )
+
+
+def _header(model: RunModel) -> str:
+    head = model.head
+    status = WORDS[head["status"]]
+    if head["seconds"] is not None:
+        status += f" · {run_text.seconds(head['seconds'])}"
+    metrics = "".join(f'<span class="lmnb-metric"><b>{value}</b> {label}</span> ' for value, label in _metrics(model))
+    error = f'<pre class="lmnb-error">✕ {markup(head["error"])}</pre>' if head["error"] else ""
+    return (
+        f'<div class="lmnb-head"><span class="lmnb-status" data-status="{head["status"]}">'
+        f'<span class="lmnb-sign">{SIGNS[head["status"]]}</span> {status}</span> '
+        f'<b class="lmnb-program">{markup(head["program"])}</b> '
+        f'<span class="lmnb-model">{markup(head["model"])}</span> '
+        f'<span class="lmnb-metrics">{metrics}</span></div>{_bar(model)}{error}'
+    )
+
+
+def _metrics(model: RunModel) -> list[tuple[str, str]]:
+    head = model.head
+    metrics = [(f"{head[name]:,}", name) for name in ("reused", "computed")]
+    metrics.append((f"{head['generated']:,}", "generated tokens"))
+    if head["first_token_seconds"] is not None:
+        metrics.append((run_text.seconds(head["first_token_seconds"]), "to first token"))
+    if (speed := model.tokens_per_second()) is not None:
+        metrics.append((f"{speed:,.0f}", "tok/s"))
+    return metrics
+
+
+def _bar(model: RunModel) -> str:
+    parts = [(name, model.head[name]) for name in ("reused", "computed", "generated") if model.head[name]]
+    pieces = "".join(f'<span class="lmnb-{name}" style="flex-grow:{count}"></span>' for name, count in parts)
+    return f'<div class="lmnb-bar">{pieces}</div>'
+
+
+def _variables(model: RunModel) -> str:
+    rows = []
+    for branch in model.branches.values():
+        where = "" if branch["parent"] is None else f'<span class="lmnb-where">{markup(branch["label"])}</span>'
+        for variable in branch["vars"]:
+            head, missing, tail = cut(variable["value"], 2000)
+            value = markup(head) + (f"<i> … {missing:,} more characters … </i>{markup(tail)}" if missing else "")
+            rows.append(
+                f'<tr><th scope="row">{markup(variable["name"])}{where}</th>'
+                f'<td><div class="lmnb-value">{value}</div></td></tr>'
+            )
+    if not rows:
+        return ""
+    noun = "variable" if len(rows) == 1 else "variables"
+    return (
+        f'<details class="lmnb-vars"{" open" if len(rows) <= 12 else ""}><summary>{len(rows)} {noun}</summary>'
+        f"<table><tbody>{''.join(rows)}</tbody></table></details>"
+    )
+
+
+def _branches(count: int) -> str:
+    return f"{count:,} branch" if count == 1 else f"{count:,} branches"
+
+
+class _Writer:
+    """Writes branches as nested blocks, within a budget of characters shared fairly by the branches."""
+
+    def __init__(self, model: RunModel, budget: int) -> None:
+        self.model = model
+        self.per_item = max(400, budget // max(1, sum(len(b["items"]) for b in model.branches.values())))
+
+    def branch(self, branch: Branch) -> str:
+        blocks: list[str] = []
+        role = ""
+        inline: list[str] = []
+
+        def close() -> None:
+            if role or "".join(inline).strip():  # white space between roles is no block
+                label = f'<b class="lmnb-role" data-role="{markup(role)}">{markup(role)}</b>' if role else ""
+                blocks.append(
+                    f'<div class="lmnb-block{"" if role else " lmnb-raw"}">{label}'
+                    f'<div class="lmnb-text">{"".join(inline)}</div></div>'
+                )
+            inline.clear()
+
+        for item in branch["items"]:
+            kind = item["type"]
+            if kind == "role":
+                close()
+                role = item["role"]
+            elif kind == "role_end":
+                close()
+                role = ""
+            elif kind == "text":
+                inline.append(self._cut(item["text"]))
+            elif kind == "gen":
+                inline.append(self._gen(item))
+            else:
+                close()
+                blocks.append(self._fork(item) if kind == "fork" else self._join(item))
+        close()
+        if branch["error"] and branch["parent"] is not None:
+            blocks.append(f'<pre class="lmnb-error">✕ {markup(branch["error"])}</pre>')
+        return "".join(blocks)
+
+    def _cut(self, text: str) -> str:
+        head, missing, tail = cut(text, self.per_item)
+        if not missing:
+            return markup(head)
+        return f'{markup(head)}<i class="lmnb-cut"> … {missing:,} characters not shown … </i>{markup(tail)}'
+
+    def _gen(self, item: dict[str, Any]) -> str:
+        status = item["status"]
+        chip = f'<small class="lmnb-var">{markup(item["var"])}</small>' if item["var"] else ""
+        classes = "lmnb-gen lmnb-chosen" if item["kind"] == "select" else "lmnb-gen"
+        text = f'<ins class="{classes}" data-status="{status}">{self._cut(item["text"])}</ins>'
+        notes = {"cancelled": "stopped", "failed": "failed"}
+        note = notes.get(status) or ("token limit" if item["finish_reason"] == "length" else "")
+        mark = f' <small class="lmnb-note">{SIGNS.get(status, "") if status != "done" else ""} {note}</small>'
+        return chip + text + (mark if note else "") + self._choices(item["choice"])
+
+    def _choices(self, choice: dict[str, Any] | None) -> str:
+        if not choice:
+            return ""
+        shown = list(zip(choice["choices"], choice["scores"], strict=False))[:32]
+        rows = "".join(
+            f"<tr{' class=lmnb-picked' if text == choice['text'] else ''}>"
+            f"<td>{'✓' if text == choice['text'] else ''}</td><td>{self._cut(text)}</td><td>{score:.3f}</td></tr>"
+            for text, score in shown
+        )
+        return (
+            f'<details class="lmnb-choices"><summary>1 of {len(choice["choices"])}</summary>'
+            f"<table><tbody>{rows}</tbody></table><small>{markup(choice['method'])}</small></details>"
+        )
+
+    def _fork(self, item: dict[str, Any], most: int = 64) -> str:
+        lanes = []
+        for id in item["branches"][:most]:
+            branch = self.model.branches[id]
+            lanes.append(
+                f'<div class="lmnb-lane" data-status="{branch["status"]}"><div class="lmnb-lane-head">'
+                f'<span class="lmnb-sign">{SIGNS[branch["status"]]}</span> '
+                f"<b>{markup(run_text.lane_name(branch))}</b> <span>{branch['generated']:,} tok</span></div>"
+                f'<div class="lmnb-lane-body">{self.branch(branch)}</div></div>'
+            )
+        more = len(item["branches"]) - most
+        rest = f'<div class="lmnb-more">{more} more branches not shown here</div>' if more > 0 else ""
+        count = len(item["branches"])
+        return (
+            f'<div class="lmnb-fork"><div class="lmnb-fork-head">{_branches(count)}'
+            f'</div><div class="lmnb-lanes">{"".join(lanes)}</div>{rest}</div>'
+        )
+
+    def _join(self, item: dict[str, Any]) -> str:
+        mode = markup(item["mode"].replace("_", " "))
+        return f'<div class="lmnb-join">{_branches(len(item["branches"]))} joined · {mode}</div>'

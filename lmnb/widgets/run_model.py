@@ -1,0 +1,268 @@
+"""Folds a run's events into one JSON-able picture of it. `src/run_model.ts` is the same reducer.
+
+Takes events in their wire form (`lmnb.language.events.to_json`). Knows nothing of threads or of drawing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict
+
+Wire = Mapping[str, Any]
+
+
+class Branch(TypedDict):
+    """One lane. `items` are in the order they appeared; each is a dict with a `type`:
+
+    role, role_end, text, gen, fork (ids of the branches opened there) and join.
+    """
+
+    id: int
+    parent: int | None
+    index: int
+    fork: int
+    label: str
+    program: str | None
+    row: int | None
+    status: str
+    error: str | None
+    reused: int
+    computed: int
+    generated: int
+    items: list[dict[str, Any]]
+    vars: list[dict[str, str]]
+
+
+class RunModel:
+    """The state of one run after the events so far."""
+
+    def __init__(self) -> None:
+        self.head: dict[str, Any] = {
+            "run": "",
+            "program": "",
+            "model": "",
+            "time": 0.0,
+            "cell": None,
+            "status": "running",
+            "seconds": None,
+            "error": None,
+            "reused": 0,
+            "computed": 0,
+            "generated": 0,
+            "first_token_seconds": None,
+            "gen_seconds": 0.0,
+        }
+        self.branches: dict[int, Branch] = {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run's last event is in."""
+        return bool(self.head["status"] != "running")
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole state. Shares its parts with the model: serialise it before applying more events."""
+        return {**self.head, "branches": list(self.branches.values())}
+
+    def apply_all(self, events: Iterable[Wire]) -> None:
+        """Fold events in, in order."""
+        for event in events:
+            self.apply(event)
+
+    def apply(self, event: Wire) -> None:
+        """Fold one event in. KeyError for an unknown type or a branch that was never opened."""
+        _REDUCERS[event["type"]](self, event)
+
+    def tokens_per_second(self) -> float | None:
+        """Generated tokens over the time spent generating; None before a generation has ended.
+
+        The sum of the generations' times counts parallel branches many times over, the run's own time counts
+        pauses of the program: the smaller of the two is the closer one.
+        """
+        return rate(self.head["generated"], self.head["gen_seconds"], self.head["seconds"])
+
+    def _run(self, event: Wire) -> None:
+        for field in ("run", "program", "model", "time", "cell"):
+            self.head[field] = event.get(field)
+        self._open(0, None, 0, 0, "0", None, None)
+
+    def _open(
+        self, id: int, parent: int | None, index: int, fork: int, label: str, program: str | None, row: int | None
+    ) -> None:
+        self.branches[id] = {
+            "id": id,
+            "parent": parent,
+            "index": index,
+            "fork": fork,
+            "label": label,
+            "program": program,
+            "row": row,
+            "status": "running",
+            "error": None,
+            "reused": 0,
+            "computed": 0,
+            "generated": 0,
+            "items": [],
+            "vars": [],
+        }
+
+    def _branch(self, event: Wire) -> None:
+        parent, fork = event["parent"], event["fork"]
+        items = self.branches[parent]["items"]
+        for item in reversed(items):
+            if item["type"] == "fork" and item["fork"] == fork:
+                item["branches"].append(event["branch"])
+                break
+        else:
+            items.append({"type": "fork", "fork": fork, "branches": [event["branch"]]})
+        self._open(
+            event["branch"], parent, event["index"], fork, event["label"], event.get("program"), event.get("row")
+        )
+
+    def _role(self, event: Wire) -> None:
+        self._items(event).append({"type": "role", "role": event["role"], "prefix": event["prefix"]})
+
+    def _role_end(self, event: Wire) -> None:
+        self._items(event).append({"type": "role_end", "suffix": event["suffix"]})
+
+    def _text(self, event: Wire) -> None:
+        items = self._items(event)
+        if items and items[-1]["type"] == "text":
+            items[-1]["text"] += event["text"]
+        else:
+            items.append({"type": "text", "text": event["text"]})
+
+    def _gen(self, event: Wire) -> None:
+        self._items(event).append(
+            {
+                "type": "gen",
+                "var": event["var"],
+                "kind": event["kind"],
+                "constraint": event.get("constraint"),
+                "line": event.get("line"),
+                "text": "",
+                "tokens": 0,
+                "status": "running",
+                "finish_reason": None,
+                "matched": None,
+                "reused": 0,
+                "computed": 0,
+                "first_token_seconds": None,
+                "seconds": None,
+                "choice": None,
+            }
+        )
+
+    def _tokens(self, event: Wire) -> None:
+        gen = self._open_gen(event)
+        gen["text"] += event["text"]
+        self._count_generated(event["branch"], gen, event["num_tokens"])
+
+    def _choice(self, event: Wire) -> None:
+        gen = self._open_gen(event)
+        gen["text"] = event["text"]
+        gen["choice"] = {key: event[key] for key in ("text", "choices", "scores", "method")}
+
+    def _gen_end(self, event: Wire) -> None:
+        gen = self._open_gen(event)
+        gen["status"] = _STATUS_OF_REASON.get(event["finish_reason"], "done")
+        for field in ("finish_reason", "matched", "reused", "computed", "first_token_seconds", "seconds"):
+            gen[field] = event[field]
+        self._count_generated(event["branch"], gen, event["generated"] - gen["tokens"])
+        for total in (self.head, self.branches[event["branch"]]):
+            total["reused"] += event["reused"]
+            total["computed"] += event["computed"]
+        self.head["gen_seconds"] += event["seconds"]
+        if self.head["first_token_seconds"] is None:
+            self.head["first_token_seconds"] = event["first_token_seconds"]
+
+    def _var(self, event: Wire) -> None:
+        variables = self.branches[event["branch"]]["vars"]
+        for variable in variables:
+            if variable["name"] == event["name"]:
+                variable["value"] = event["value"]
+                return
+        variables.append({"name": event["name"], "value": event["value"]})
+
+    def _join(self, event: Wire) -> None:
+        item = {"type": "join", "branches": list(event["branches"]), "mode": event["mode"]}
+        self.branches[event["parent"]]["items"].append(item)
+
+    def _branch_end(self, event: Wire) -> None:
+        branch = self.branches[event["branch"]]
+        branch["error"] = event.get("error")
+        self._end_branch(branch, event["status"])
+
+    def _run_end(self, event: Wire) -> None:
+        self.head.update(status=event["status"], seconds=event["seconds"], error=event.get("error"))
+        for branch in self.branches.values():
+            if branch["status"] == "running":
+                self._end_branch(branch, event["status"])
+
+    def _end_branch(self, branch: Branch, status: str) -> None:
+        branch["status"] = status
+        for item in branch["items"]:
+            if item["type"] == "gen" and item["status"] == "running":
+                item["status"] = status
+
+    def _items(self, event: Wire) -> list[dict[str, Any]]:
+        return self.branches[event["branch"]]["items"]
+
+    def _open_gen(self, event: Wire) -> dict[str, Any]:
+        for item in reversed(self._items(event)):
+            if item["type"] == "gen":
+                gen: dict[str, Any] = item
+                return gen
+        raise KeyError(f"branch {event['branch']} has no generation")
+
+    def _count_generated(self, branch: int, gen: dict[str, Any], num_tokens: int) -> None:
+        gen["tokens"] += num_tokens
+        self.branches[branch]["generated"] += num_tokens
+        self.head["generated"] += num_tokens
+
+
+_STATUS_OF_REASON = {"cancelled": "cancelled", "error": "failed"}
+_REDUCERS = {
+    "run": RunModel._run,
+    "branch": RunModel._branch,
+    "role": RunModel._role,
+    "role_end": RunModel._role_end,
+    "text": RunModel._text,
+    "gen": RunModel._gen,
+    "tokens": RunModel._tokens,
+    "choice": RunModel._choice,
+    "gen_end": RunModel._gen_end,
+    "var": RunModel._var,
+    "join": RunModel._join,
+    "branch_end": RunModel._branch_end,
+    "run_end": RunModel._run_end,
+}
+
+
+def rate(generated: int, gen_seconds: float, run_seconds: float | None) -> float | None:
+    """Tokens per second of `generated` tokens; None where no time was measured."""
+    seconds = gen_seconds if run_seconds is None else min(gen_seconds, run_seconds)
+    return generated / seconds if seconds > 0 and generated else None
+
+
+def merge_tokens(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same run in fewer events: token events of a branch that nothing else of the branch parts become one.
+
+    Branches do not see each other's tokens, so pieces of one branch may be merged across another's. Events
+    that tie branches together part them all.
+    """
+    merged: list[dict[str, Any]] = []
+    last: dict[int, dict[str, Any]] = {}  # by branch: its token event that may still grow
+    for event in events:
+        if event["type"] != "tokens":
+            if event["type"] in ("branch", "join", "run", "run_end"):
+                last.clear()
+            else:
+                last.pop(event["branch"], None)
+            merged.append(event)
+        elif (grown := last.get(event["branch"])) is not None:
+            grown["text"] += event["text"]
+            grown["num_tokens"] += event["num_tokens"]
+        else:
+            last[event["branch"]] = event = dict(event)
+            merged.append(event)
+    return merged

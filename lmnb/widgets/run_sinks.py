@@ -1,0 +1,187 @@
+"""Where a run's events go in each mode: a widget, one HTML display, or printed text.
+
+A sink's `show` and `finish` are called in the main thread, `deliver` on the feed's.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from lmnb.widgets import run_html, run_text
+from lmnb.widgets.feed import HTML_INTERVAL, WIDGET_INTERVAL
+from lmnb.widgets.output import MimeBundle, Output, bundle
+from lmnb.widgets.run_model import RunModel, merge_tokens
+
+PROTOCOL = 1  # of the messages and snapshots, for saved notebooks
+
+Wire = dict[str, Any]
+
+
+class Sink(Protocol):
+    """One way of showing a run."""
+
+    interval: float  # seconds between deliveries
+
+    def show(self) -> None:
+        """Make the display."""
+        ...
+
+    def deliver(self, events: list[Wire]) -> None:
+        """Take the next events, in order."""
+        ...
+
+    def finish(self) -> None:
+        """The last update: after it, what is saved stands alone."""
+        ...
+
+
+class RunRecord:
+    """A run's model and the number of the last delivery in it. One lock makes the two agree for every reader."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._model = RunModel()
+        self._seq = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run's last event is in."""
+        return self._model.ended
+
+    def apply(self, events: list[Wire]) -> int:
+        """Fold events in; the number of this delivery."""
+        with self._lock:
+            self._model.apply_all(events)
+            self._seq += 1
+            return self._seq
+
+    def snapshot(self) -> str:
+        """JSON text of the whole model."""
+        with self._lock:
+            value = {"protocol": PROTOCOL, "kind": "run", "seq": self._seq, "model": self._model.to_json()}
+            return json.dumps(value, ensure_ascii=False)
+
+    def read(self, function: Callable[[RunModel], str]) -> str:
+        """`function` of the model, which must not keep it."""
+        with self._lock:
+            return function(self._model)
+
+    def bundle(self, widget: Any | None = None) -> MimeBundle:
+        """The run as it is now, for a display."""
+        return bundle(self.read(run_html.render), self.read(run_text.render), widget)
+
+
+class WidgetSink:
+    """Numbered deltas to the front end; a snapshot for whoever missed one."""
+
+    interval = WIDGET_INTERVAL
+
+    def __init__(self, record: RunRecord, cancel: Callable[[], None], resync: Callable[[], bool]) -> None:
+        from lmnb.widgets.host import ViewWidget
+
+        self._record = record
+        self._cancel: Callable[[], None] | None = cancel
+        self._resync = resync
+        self._resync_wanted = False
+        self.widget = ViewWidget(record.snapshot, self._on_message)
+        self._output = Output()
+
+    def show(self) -> None:  # noqa: D102
+        self._output.show(self._record.bundle(self.widget))
+
+    def deliver(self, events: list[Wire]) -> None:  # noqa: D102
+        if events:
+            events = merge_tokens(events)
+            self.widget.post({"type": "events", "seq": self._record.apply(events), "events": events})
+        if self._resync_wanted:
+            self._resync_wanted = False
+            self.send_snapshot()
+
+    def send_snapshot(self) -> None:
+        """Send the whole model, for a front end that missed a message."""
+        self.widget.post({"type": "snapshot", "snapshot": self._record.snapshot()})
+
+    def finish(self) -> None:  # noqa: D102
+        self._cancel = None  # a saved view must not keep the run alive
+        self.widget.save()
+        self._output.update(self._record.bundle(self.widget))
+
+    def _on_message(self, message: Wire) -> None:
+        # On a subshell's thread, while the cell is busy: flip a switch and go.
+        if message["type"] == "cancel" and self._cancel is not None:
+            self._cancel()
+        elif message["type"] == "resync":
+            self._resync_wanted = True
+            if not self._resync():  # the feed has ended: nothing else writes to the widget now
+                self._resync_wanted = False
+                self.send_snapshot()
+
+
+class HtmlSink:
+    """One HTML display, replaced a few times a second."""
+
+    interval = HTML_INTERVAL
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self._output = Output()
+
+    def show(self) -> None:  # noqa: D102
+        self._output.show(self._record.bundle())
+
+    def deliver(self, events: list[Wire]) -> None:  # noqa: D102
+        self._record.apply(merge_tokens(events))
+        self._output.update(self._record.bundle())
+
+    def finish(self) -> None:  # noqa: D102
+        self._output.update(self._record.bundle())
+
+
+class TextSink:
+    """Prints the transcript as it becomes certain, and a summary at the end. Never prints a thing twice."""
+
+    interval = 0.1
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self._output = Output()
+        self._printed = 0
+
+    def show(self) -> None:
+        """Nothing is known yet; the title comes with the first event."""
+
+    def deliver(self, events: list[Wire]) -> None:  # noqa: D102
+        first = any(event["type"] == "run" for event in events)
+        self._record.apply(events)
+        if first:
+            self._output.write(self._record.read(run_text.title) + "\n")
+        self._print(self._record.read(lambda model: run_text.transcript(model, stable=not model.ended)))
+
+    def finish(self) -> None:  # noqa: D102
+        self._print(self._record.read(run_text.transcript))
+        summary = self._record.read(run_text.summary)
+        self._output.write("\n" + summary + "\n")
+
+    def _print(self, text: str) -> None:
+        if len(text) > self._printed:
+            self._output.write(text[self._printed :])
+            self._printed = len(text)
+
+
+class SilentSink:
+    """Shows nothing, and keeps the model: a run shown later, or asked for its HTML, is complete."""
+
+    interval = 0.5
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+
+    def show(self) -> None: ...  # noqa: D102
+
+    def deliver(self, events: list[Wire]) -> None:  # noqa: D102
+        self._record.apply(events)
+
+    def finish(self) -> None: ...  # noqa: D102

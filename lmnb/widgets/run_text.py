@@ -1,0 +1,156 @@
+"""A run as plain text: for terminals, text/plain, and whoever reads a notebook without any renderer.
+
+Generated text stands in «guillemets». The same writer streams: `transcript(model, stable=True)` ends where the
+text can still change, so that each longer one starts with the one before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lmnb.widgets.escape import plain
+from lmnb.widgets.run_model import Branch, RunModel
+
+
+def render(model: RunModel) -> str:
+    """Everything: what ran, its cost, the transcript, the variables."""
+    parts = [summary(model), transcript(model), variables(model)]
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def title(model: RunModel) -> str:
+    """What ran, on which model."""
+    return plain(" · ".join(part for part in (model.head["program"], model.head["model"]) if part))
+
+
+def summary(model: RunModel) -> str:
+    """Two lines: what ran and how it ended; its tokens and speed."""
+    head = model.head
+    status = {"running": "running", "done": "done", "failed": "failed", "cancelled": "stopped"}[head["status"]]
+    if head["seconds"] is not None:
+        status += f" after {seconds(head['seconds'])}"
+    lines = [f"{title(model)} · {status}", costs(model)]
+    if head["error"]:
+        lines.append(f"error: {plain(head['error'])}")
+    return "\n".join(lines)
+
+
+def costs(model: RunModel) -> str:
+    """Tokens by where they came from, time to first token, speed."""
+    head = model.head
+    parts = [f"{head[name]:,} {name}" for name in ("reused", "computed", "generated")]
+    parts[-1] += " tokens"
+    if head["first_token_seconds"] is not None:
+        parts.append(f"first token {seconds(head['first_token_seconds'])}")
+    if (speed := model.tokens_per_second()) is not None:
+        parts.append(f"{speed:,.0f} tokens/s")
+    return " · ".join(parts)
+
+
+def seconds(value: float) -> str:
+    """`83 ms`, `1.42 s`, `3 min 05 s`."""
+    if value < 0.9995:
+        return f"{value * 1000:.0f} ms"
+    if value < 59.995:
+        return f"{value:.2f} s"
+    return f"{int(value + 0.5) // 60} min {int(value + 0.5) % 60:02d} s"
+
+
+def variables(model: RunModel, limit: int = 200) -> str:
+    """One line a variable; values are cut to `limit` characters."""
+    lines = []
+    for branch in model.branches.values():
+        for variable in branch["vars"]:
+            name = variable["name"] if branch["parent"] is None else f"{variable['name']} [{branch['label']}]"
+            value = " ".join(plain(variable["value"]).split())
+            lines.append(f"  {plain(name)} = {value if len(value) <= limit else value[: limit - 1] + '…'}")
+    return "\n".join(["variables", *lines]) if lines else ""
+
+
+def transcript(model: RunModel, *, stable: bool = False) -> str:
+    """The text of all branches, lanes indented under their parent at the place of their fork."""
+    writer = _Writer(model, stable)
+    if 0 in model.branches:
+        writer.branch(model.branches[0])
+    return "".join(writer.parts)
+
+
+class _Writer:
+    def __init__(self, model: RunModel, stable: bool) -> None:
+        self.parts: list[str] = []
+        self.model = model
+        self.stable = stable
+        self.indent = ""
+        self.at_line_start = True
+
+    def branch(self, branch: Branch) -> bool:
+        """Write the branch. False if it may still grow, and nothing after it can be written yet."""
+        for item in branch["items"]:
+            if not getattr(self, f"_{item['type']}")(item):
+                return False
+        if branch["error"] and branch["parent"] is not None:
+            self._line(f"error: {branch['error']}")
+        return not (self.stable and branch["status"] == "running")
+
+    def _write(self, text: str) -> None:
+        for piece in plain(text).splitlines(keepends=True):
+            self.parts.append((self.indent if self.at_line_start else "") + piece)
+            self.at_line_start = piece.endswith("\n")
+
+    def _line(self, text: str) -> None:
+        if not self.at_line_start:
+            self._write("\n")
+        self._write(text + "\n")
+
+    def _role(self, item: dict[str, Any]) -> bool:
+        if not self.at_line_start:
+            self._write("\n")
+        self._write(f"{item['role']}: ")
+        return True
+
+    def _role_end(self, item: dict[str, Any]) -> bool:
+        if not self.at_line_start:
+            self._write("\n")
+        return True
+
+    def _text(self, item: dict[str, Any]) -> bool:
+        self._write(item["text"])
+        return True
+
+    def _gen(self, item: dict[str, Any]) -> bool:
+        running = item["status"] == "running"
+        if running and self.stable and item["kind"] == "select":
+            return False  # its text is not decided
+        self._write("«" + item["text"])
+        if running and self.stable:
+            return False
+        self._write("…»" if running else "»")
+        if item["status"] in ("cancelled", "failed"):
+            self._write(" [stopped]" if item["status"] == "cancelled" else " [failed]")
+        return True
+
+    def _fork(self, item: dict[str, Any]) -> bool:
+        outer = self.indent
+        for id in item["branches"]:
+            branch = self.model.branches[id]
+            self._line(f"┌ {lane_name(branch)}")
+            self.indent = outer + "│ "
+            complete = self.branch(branch)
+            if not complete and self.stable:
+                return False
+            if not self.at_line_start:
+                self._write("\n")
+            self.indent = outer
+        return True
+
+    def _join(self, item: dict[str, Any]) -> bool:
+        count = len(item["branches"])
+        self._line(f"└ {count} {'branch' if count == 1 else 'branches'} joined ({item['mode'].replace('_', ' ')})")
+        return True
+
+
+def lane_name(branch: Branch) -> str:
+    """`branch 0.2`, `judge · row 3`."""
+    parts = [branch["program"]] if branch["program"] else []
+    parts.append(f"row {branch['row']}" if branch["row"] is not None else f"branch {branch['label']}")
+    return " · ".join(parts)

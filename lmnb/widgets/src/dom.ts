@@ -1,0 +1,59 @@
+// Small helpers for building elements. Text is always set as text, never parsed as HTML.
+
+type Attributes = Record<string, string | number | boolean | null | undefined>;
+
+/** An element with attributes and children. Strings become text nodes. */
+export function h<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  attributes: Attributes = {},
+  ...children: (Node | string | null | undefined)[]
+): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  setAttributes(element, attributes);
+  for (const child of children) if (child !== null && child !== undefined) element.append(child);
+  return element;
+}
+
+export function setAttributes(element: Element, attributes: Attributes): void {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) element.removeAttribute(name);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+}
+
+/** Set text only if it differs, so that selections and live regions are left alone. */
+export function setText(element: Element, text: string): void {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** Runs `draw` once in the next animation frame however often it is asked for; `cancel` ends that. */
+export function frameScheduler(draw: () => void): { request: () => void; cancel: () => void } {
+  let pending = 0;
+  return {
+    request() {
+      if (pending === 0) {
+        pending = requestAnimationFrame(() => {
+          pending = 0;
+          draw();
+        });
+      }
+    },
+    cancel() {
+      if (pending !== 0) cancelAnimationFrame(pending);
+      pending = 0;
+    },
+  };
+}
+
+/** Follows the end of a scrolling element, but only while its reader is there. */
+export function stickToEnd(element: HTMLElement): { before: () => void; after: () => void } {
+  let atEnd = true;
+  return {
+    before() {
+      atEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 24;
+    },
+    after() {
+      if (atEnd) element.scrollTop = element.scrollHeight;
+    },
+  };
+}

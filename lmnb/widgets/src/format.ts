@@ -1,0 +1,43 @@
+// Numbers with units, and words for states: one wording for all views.
+
+import type { Status } from "./protocol";
+
+export const SIGNS: Record<Status, string> = { running: "◌", done: "✓", failed: "✕", cancelled: "■" };
+export const WORDS: Record<Status, string> = {
+  running: "running",
+  done: "done",
+  failed: "failed",
+  cancelled: "stopped",
+};
+
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
+export function count(value: number): string {
+  return whole.format(value);
+}
+
+/** `1 branch`, `2 branches`. */
+export function plural(value: number, one: string, many = `${one}s`): string {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+/** `83 ms`, `1.42 s`, `3 min 05 s`. */
+export function seconds(value: number): string {
+  if (value < 0.9995) return `${(value * 1000).toFixed(0)} ms`;
+  if (value < 59.995) return `${value.toFixed(2)} s`;
+  const rounded = Math.round(value);
+  return `${Math.floor(rounded / 60)} min ${String(rounded % 60).padStart(2, "0")} s`;
+}
+
+/** How long ago, in one unit: `now`, `12 s ago`, `3 min ago`. */
+export function ago(value: number): string {
+  if (value < 1) return "now";
+  if (value < 60) return `${Math.floor(value)} s ago`;
+  if (value < 3600) return `${Math.floor(value / 60)} min ago`;
+  return `${Math.floor(value / 3600)} h ago`;
+}
+
+/** Whitespace made visible in one line, for labels. */
+export function oneLine(text: string): string {
+  return text.replace(/\s*\n\s*/g, " ⏎ ").replace(/\s+/g, " ").trim();
+}

@@ -1,0 +1,99 @@
+// The messages between kernel and front end, and what anywidget hands to a module. Mirrors
+// `lmnb/language/events.py` (run events), `tree_source.py` (cache events) and the sinks' messages.
+
+export const PROTOCOL = 1;
+
+export type Status = "running" | "done" | "failed" | "cancelled";
+
+export type RunEvent =
+  | { type: "run"; run: string; program: string; model: string; time: number; cell: string | null }
+  | {
+      type: "branch";
+      branch: number;
+      parent: number;
+      index: number;
+      fork: number;
+      label: string;
+      program: string | null;
+      row: number | null;
+    }
+  | { type: "role"; branch: number; role: string; prefix: string }
+  | { type: "role_end"; branch: number; suffix: string }
+  | { type: "text"; branch: number; text: string }
+  | {
+      type: "gen";
+      branch: number;
+      var: string | null;
+      kind: "gen" | "select";
+      constraint: string | null;
+      line: number | null;
+    }
+  | { type: "tokens"; branch: number; text: string; num_tokens: number }
+  | {
+      type: "gen_end";
+      branch: number;
+      finish_reason: string;
+      matched: string | number | null;
+      reused: number;
+      computed: number;
+      generated: number;
+      first_token_seconds: number | null;
+      seconds: number;
+    }
+  | { type: "choice"; branch: number; text: string; choices: string[]; scores: number[]; method: string }
+  | { type: "var"; branch: number; name: string; value: string }
+  | { type: "join"; parent: number; branches: number[]; mode: string }
+  | { type: "branch_end"; branch: number; status: Status; error: string | null }
+  | { type: "run_end"; status: Status; seconds: number; error: string | null };
+
+interface CacheEventBase {
+  seq: number;
+  time: number;
+  node: number;
+  num_tokens: number;
+  owner: string;
+}
+
+export type CacheEvent = CacheEventBase &
+  (
+    | { kind: "insert" | "extend"; parent: number; text: string }
+    | { kind: "split"; parent: number; child: number; text: string; child_text: string }
+    | { kind: "hit" | "evict" | "reset" }
+  );
+
+export interface Pool {
+  pool_tokens: number;
+  free_tokens: number;
+  cached_tokens: number;
+  running: number;
+  waiting: number;
+}
+
+/** What the kernel sends: `seq` counts deliveries, so that a missing one is noticed. */
+export type KernelMessage<E> =
+  | { type: "events"; seq: number; events: E[]; pool?: Pool }
+  | { type: "snapshot"; snapshot: string };
+
+export type ViewMessage = { type: "resync" } | { type: "cancel" } | { type: "views"; count: number };
+
+export interface Snapshot<S> {
+  protocol: number;
+  kind: "run" | "cache";
+  seq: number;
+  model: S;
+  pool?: Pool;
+}
+
+/** The part of anywidget's model that is used here. */
+export interface HostModel {
+  get(name: string): unknown;
+  on(event: string, callback: (...args: never[]) => void): void;
+  off(event: string, callback: (...args: never[]) => void): void;
+  send(message: ViewMessage): void;
+}
+
+export interface RenderProps {
+  model: HostModel;
+  el: HTMLElement;
+  signal?: AbortSignal;
+}

@@ -1,0 +1,278 @@
+// Folds a run's events into one picture of it. `run_model.py` is the same reducer; both read the same fixtures.
+
+import type { RunEvent, Status } from "./protocol";
+
+export interface Choice {
+  text: string;
+  choices: string[];
+  scores: number[];
+  method: string;
+}
+
+export interface GenItem {
+  type: "gen";
+  var: string | null;
+  kind: "gen" | "select";
+  constraint: string | null;
+  line: number | null;
+  text: string;
+  tokens: number;
+  status: Status;
+  finish_reason: string | null;
+  matched: string | number | null;
+  reused: number;
+  computed: number;
+  first_token_seconds: number | null;
+  seconds: number | null;
+  choice: Choice | null;
+}
+
+export type Item =
+  | { type: "role"; role: string; prefix: string }
+  | { type: "role_end"; suffix: string }
+  | { type: "text"; text: string }
+  | GenItem
+  | { type: "fork"; fork: number; branches: number[] }
+  | { type: "join"; branches: number[]; mode: string };
+
+export interface Branch {
+  id: number;
+  parent: number | null;
+  index: number;
+  fork: number;
+  label: string;
+  program: string | null;
+  row: number | null;
+  status: Status;
+  error: string | null;
+  reused: number;
+  computed: number;
+  generated: number;
+  items: Item[];
+  vars: { name: string; value: string }[];
+}
+
+export interface RunState {
+  run: string;
+  program: string;
+  model: string;
+  time: number;
+  cell: string | null;
+  status: Status;
+  seconds: number | null;
+  error: string | null;
+  reused: number;
+  computed: number;
+  generated: number;
+  first_token_seconds: number | null;
+  gen_seconds: number;
+  branches: Branch[];
+}
+
+const STATUS_OF_REASON: Record<string, Status> = { cancelled: "cancelled", error: "failed" };
+
+export function emptyRun(): RunState {
+  return {
+    run: "",
+    program: "",
+    model: "",
+    time: 0,
+    cell: null,
+    status: "running",
+    seconds: null,
+    error: null,
+    reused: 0,
+    computed: 0,
+    generated: 0,
+    first_token_seconds: null,
+    gen_seconds: 0,
+    branches: [],
+  };
+}
+
+export class RunModel {
+  private byId = new Map<number, Branch>();
+
+  constructor(readonly state: RunState = emptyRun()) {
+    for (const branch of state.branches) this.byId.set(branch.id, branch);
+  }
+
+  branch(id: number): Branch {
+    const branch = this.byId.get(id);
+    if (!branch) throw new Error(`branch ${id} was never opened`);
+    return branch;
+  }
+
+  get root(): Branch | undefined {
+    return this.byId.get(0);
+  }
+
+  /** Fold one event in. Throws for a branch that was never opened: the state then needs a snapshot. */
+  apply(event: RunEvent): void {
+    const state = this.state;
+    switch (event.type) {
+      case "run":
+        state.run = event.run;
+        state.program = event.program;
+        state.model = event.model;
+        state.time = event.time;
+        state.cell = event.cell ?? null;
+        this.open(0, null, 0, 0, "0", null, null);
+        return;
+      case "branch": {
+        const { parent, fork } = event;
+        const items = this.branch(parent).items;
+        const known = items.findLast((item) => item.type === "fork" && item.fork === fork);
+        if (known?.type === "fork") known.branches.push(event.branch);
+        else items.push({ type: "fork", fork, branches: [event.branch] });
+        this.open(event.branch, parent, event.index, fork, event.label, event.program, event.row);
+        return;
+      }
+      case "join":
+        this.branch(event.parent).items.push({ type: "join", branches: [...event.branches], mode: event.mode });
+        return;
+      case "run_end":
+        state.status = event.status;
+        state.seconds = event.seconds;
+        state.error = event.error ?? null;
+        for (const branch of state.branches) if (branch.status === "running") endBranch(branch, event.status);
+        return;
+      default:
+        this.applyToBranch(this.branch(event.branch), event);
+    }
+  }
+
+  private applyToBranch(branch: Branch, event: Exclude<RunEvent, { type: "run" | "branch" | "join" | "run_end" }>) {
+    const items = branch.items;
+    switch (event.type) {
+      case "role":
+        items.push({ type: "role", role: event.role, prefix: event.prefix });
+        return;
+      case "role_end":
+        items.push({ type: "role_end", suffix: event.suffix });
+        return;
+      case "text": {
+        const last = items[items.length - 1];
+        if (last?.type === "text") last.text += event.text;
+        else items.push({ type: "text", text: event.text });
+        return;
+      }
+      case "gen":
+        items.push(newGen(event.var, event.kind, event.constraint ?? null, event.line ?? null));
+        return;
+      case "tokens": {
+        const gen = openGen(branch);
+        gen.text += event.text;
+        this.countGenerated(branch, gen, event.num_tokens);
+        return;
+      }
+      case "choice": {
+        const gen = openGen(branch);
+        gen.text = event.text;
+        gen.choice = { text: event.text, choices: event.choices, scores: event.scores, method: event.method };
+        return;
+      }
+      case "gen_end":
+        this.endGen(branch, openGen(branch), event);
+        return;
+      case "var": {
+        const known = branch.vars.find((variable) => variable.name === event.name);
+        if (known) known.value = event.value;
+        else branch.vars.push({ name: event.name, value: event.value });
+        return;
+      }
+      case "branch_end":
+        branch.error = event.error ?? null;
+        endBranch(branch, event.status);
+    }
+  }
+
+  private endGen(branch: Branch, gen: GenItem, event: Extract<RunEvent, { type: "gen_end" }>): void {
+    gen.status = STATUS_OF_REASON[event.finish_reason] ?? "done";
+    gen.finish_reason = event.finish_reason;
+    gen.matched = event.matched;
+    gen.reused = event.reused;
+    gen.computed = event.computed;
+    gen.first_token_seconds = event.first_token_seconds;
+    gen.seconds = event.seconds;
+    this.countGenerated(branch, gen, event.generated - gen.tokens);
+    for (const total of [this.state, branch]) {
+      total.reused += event.reused;
+      total.computed += event.computed;
+    }
+    this.state.gen_seconds += event.seconds;
+    this.state.first_token_seconds ??= event.first_token_seconds;
+  }
+
+  private countGenerated(branch: Branch, gen: GenItem, tokens: number): void {
+    gen.tokens += tokens;
+    branch.generated += tokens;
+    this.state.generated += tokens;
+  }
+
+  private open(
+    id: number,
+    parent: number | null,
+    index: number,
+    fork: number,
+    label: string,
+    program: string | null,
+    row: number | null,
+  ): void {
+    const branch: Branch = {
+      id,
+      parent,
+      index,
+      fork,
+      label,
+      program: program ?? null,
+      row: row ?? null,
+      status: "running",
+      error: null,
+      reused: 0,
+      computed: 0,
+      generated: 0,
+      items: [],
+      vars: [],
+    };
+    this.byId.set(id, branch);
+    this.state.branches.push(branch);
+  }
+}
+
+/** Tokens per second over the time spent generating; null before a generation has ended (see `run_model.py`). */
+export function tokensPerSecond(state: RunState): number | null {
+  const seconds = state.seconds === null ? state.gen_seconds : Math.min(state.gen_seconds, state.seconds);
+  return seconds > 0 && state.generated > 0 ? state.generated / seconds : null;
+}
+
+function newGen(name: string | null, kind: "gen" | "select", constraint: string | null, line: number | null): GenItem {
+  return {
+    type: "gen",
+    var: name,
+    kind,
+    constraint,
+    line,
+    text: "",
+    tokens: 0,
+    status: "running",
+    finish_reason: null,
+    matched: null,
+    reused: 0,
+    computed: 0,
+    first_token_seconds: null,
+    seconds: null,
+    choice: null,
+  };
+}
+
+function openGen(branch: Branch): GenItem {
+  const gen = branch.items.findLast((item) => item.type === "gen");
+  if (gen?.type !== "gen") throw new Error(`branch ${branch.id} has no generation`);
+  return gen;
+}
+
+function endBranch(branch: Branch, status: Status): void {
+  branch.status = status;
+  for (const item of branch.items) if (item.type === "gen" && item.status === "running") item.status = status;
+}

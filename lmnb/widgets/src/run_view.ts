@@ -1,0 +1,88 @@
+// The view of one run: its head, its transcript and its variables, kept in step with a connection.
+
+import type { Connection, Reducer } from "./connection";
+import { frameScheduler, h, stickToEnd } from "./dom";
+import type { RunEvent } from "./protocol";
+import { BranchView, newUi } from "./run_branch";
+import { HeadView } from "./run_head";
+import { RunModel, type RunState } from "./run_model";
+import { VarsView } from "./run_vars";
+
+/** A run's model and what readers opened in it; shared by all views of one widget. */
+export class RunStore implements Reducer<RunState, RunEvent> {
+  model = new RunModel();
+  readonly ui = newUi();
+
+  reset(state: RunState): void {
+    this.model = new RunModel(state);
+  }
+
+  apply(events: RunEvent[]): void {
+    for (const event of events) this.model.apply(event);
+  }
+}
+
+/** Draw a run into `el`. Returns what takes everything back. */
+export function renderRun(
+  el: HTMLElement,
+  store: RunStore,
+  connection: Connection<RunState, RunEvent>,
+  canCancel: boolean,
+): () => void {
+  const root = h("div", { class: "lmnb lmnb-run" });
+  el.append(root);
+  let redraw = () => undefined as void;
+
+  const build = () => {
+    root.replaceChildren();
+    root.classList.toggle("lmnb-show-template", store.ui.markup);
+    const head = new HeadView({
+      cancel: () => connection.post({ type: "cancel" }),
+      markup: (shown) => {
+        store.ui.markup = shown;
+        root.classList.toggle("lmnb-show-template", shown);
+      },
+      markupShown: store.ui.markup,
+      canCancel,
+    });
+    const body = h("div", { class: "lmnb-body", role: "region", "aria-label": "Transcript", tabindex: 0 });
+    const error = h("pre", { class: "lmnb-error", role: "alert" });
+    const vars = new VarsView();
+    const transcript = new BranchView(store.model, 0, store.ui);
+    const stick = stickToEnd(body);
+    body.append(transcript.el);
+    root.append(head.el, head.bar, body, error, vars.el);
+    redraw = () => {
+      const state = store.model.state;
+      root.dataset["status"] = state.status;
+      head.update(state);
+      stick.before();
+      if (store.model.root) transcript.update();
+      stick.after();
+      error.hidden = !state.error;
+      if (state.error) error.textContent = `✕ ${state.error}`;
+      vars.update(state);
+    };
+    redraw();
+    // A run that is over is read from its beginning, one that goes on is followed.
+    if (store.ui.scrollTop !== null) body.scrollTop = store.ui.scrollTop;
+    else if (store.model.state.status !== "running") body.scrollTop = 0;
+    body.addEventListener("scroll", () => {
+      store.ui.scrollTop = body.scrollTop;
+    });
+  };
+
+  const frames = frameScheduler(() => redraw());
+  const unsubscribe = connection.subscribe((change) => {
+    if (change === "reset") {
+      frames.cancel();
+      build();
+    } else frames.request();
+  });
+  build();
+  return () => {
+    unsubscribe();
+    frames.cancel();
+    root.remove();
+  };
+}

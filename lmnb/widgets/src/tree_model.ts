@@ -1,0 +1,160 @@
+// The cache tree at any recorded moment: a base tree and the events since. `tree_model.py` is the same model.
+
+import type { CacheEvent } from "./protocol";
+
+const CHECKPOINT = 256; // events between kept states: what a scrub replays at most
+const RECENT = 1; // seconds: events this close to the newest are drawn as just happened
+
+export interface TreeNode {
+  node: number;
+  parent: number;
+  num_tokens: number;
+  text: string;
+  hits: number;
+  locks: number;
+  owner: string;
+  last: number; // seconds since 1970
+}
+
+export type Tree = Map<number, TreeNode>; // by id, without the root; nodes are replaced, never changed
+
+export interface CacheState {
+  base: TreeNode[];
+  base_seq: number;
+  events: CacheEvent[];
+}
+
+export interface Marks {
+  fresh: Set<number>;
+  hit: Set<number>;
+  evicted: Tree; // no longer in the tree, but still shown
+}
+
+export type NodeState = "kept" | "hit" | "new" | "evicted";
+
+export const STATE_SIGNS: Record<NodeState, string> = { kept: "", hit: "● ", new: "+ ", evicted: "✕ " };
+
+/** Apply one event to `tree`. Throws for a node that was never seen. */
+export function step(tree: Tree, event: CacheEvent): void {
+  switch (event.kind) {
+    case "insert":
+      tree.set(event.node, {
+        node: event.node,
+        parent: event.parent,
+        num_tokens: event.num_tokens,
+        text: event.text,
+        hits: 0,
+        locks: 0,
+        owner: event.owner,
+        last: event.time,
+      });
+      return;
+    case "extend": {
+      const node = need(tree, event.node);
+      const num_tokens = node.num_tokens + event.num_tokens;
+      tree.set(event.node, { ...node, num_tokens, text: event.text, last: event.time });
+      return;
+    }
+    case "hit": {
+      const node = tree.get(event.node);
+      if (node) tree.set(event.node, { ...node, hits: node.hits + 1 });
+      for (const above of path(tree, event.node)) tree.set(above.node, { ...above, last: event.time });
+      return;
+    }
+    case "split": {
+      const child = need(tree, event.child);
+      const length = event.num_tokens;
+      tree.set(event.node, { ...child, node: event.node, parent: event.parent, num_tokens: length, text: event.text });
+      const rest = { parent: event.node, num_tokens: child.num_tokens - length, text: event.child_text };
+      tree.set(child.node, { ...child, ...rest });
+      return;
+    }
+    case "evict":
+      need(tree, event.node);
+      tree.delete(event.node);
+      return;
+    case "reset":
+      tree.clear();
+  }
+}
+
+/** The node and those above it, up to the root. */
+export function path(tree: Tree, id: number): TreeNode[] {
+  const nodes: TreeNode[] = [];
+  for (let node = tree.get(id); node; node = tree.get(node.parent)) nodes.push(node);
+  return nodes;
+}
+
+function need(tree: Tree, id: number): TreeNode {
+  const node = tree.get(id);
+  if (!node) throw new Error(`cache node ${id} was never seen`);
+  return node;
+}
+
+export class CacheModel {
+  readonly base: Tree;
+  readonly baseSeq: number;
+  readonly events: CacheEvent[] = [];
+  readonly head: Tree;
+  private readonly checkpoints: Tree[];
+
+  constructor(state: CacheState = { base: [], base_seq: -1, events: [] }) {
+    this.base = new Map(state.base.map((node) => [node.node, node]));
+    this.baseSeq = state.base_seq;
+    this.head = new Map(this.base);
+    this.checkpoints = [new Map(this.base)];
+    for (const event of state.events) this.append(event);
+  }
+
+  /** Apply the next event. Throws if it is not the next one. */
+  append(event: CacheEvent): void {
+    const expected = this.baseSeq + this.events.length + 1;
+    if (event.seq !== expected) throw new Error(`cache event ${event.seq} came where ${expected} should`);
+    step(this.head, event);
+    this.events.push(event);
+    if (this.events.length % CHECKPOINT === 0) this.checkpoints.push(new Map(this.head));
+  }
+
+  /** The tree after the first `count` of `events`. */
+  at(count: number): Tree {
+    const wanted = Math.max(0, Math.min(count, this.events.length));
+    const index = Math.floor(wanted / CHECKPOINT);
+    const tree: Tree = new Map(this.checkpoints[index]);
+    for (let place = index * CHECKPOINT; place < wanted; place++) step(tree, this.events[place] as CacheEvent);
+    return tree;
+  }
+
+  /** What happened in the events `since` .. `count`; by default in the last second before the last of them. */
+  marks(count: number = this.events.length, since?: number): Marks {
+    const end = Math.max(0, Math.min(count, this.events.length));
+    let start = since ?? end;
+    if (since === undefined && end > 0) {
+      const newest = (this.events[end - 1] as CacheEvent).time;
+      while (start > 0 && (this.events[start - 1] as CacheEvent).time >= newest - RECENT) start--;
+    }
+    return this.collect(Math.max(0, start), end);
+  }
+
+  private collect(start: number, end: number): Marks {
+    const marks: Marks = { fresh: new Set(), hit: new Set(), evicted: new Map() };
+    const tree = this.at(start);
+    for (let place = start; place < end; place++) {
+      const event = this.events[place] as CacheEvent;
+      if (event.kind === "evict") marks.evicted.set(event.node, need(tree, event.node));
+      if (event.kind === "reset") for (const [id, node] of tree) marks.evicted.set(id, node);
+      step(tree, event);
+      if (event.kind === "insert" || event.kind === "extend") marks.fresh.add(event.node);
+      else if (event.kind === "split" && marks.fresh.has(event.child)) marks.fresh.add(event.node);
+      else if (event.kind === "hit") for (const node of path(tree, event.node)) marks.hit.add(node.node);
+    }
+    for (const id of marks.fresh) if (!tree.has(id)) marks.fresh.delete(id);
+    for (const id of marks.hit) if (!tree.has(id) || marks.fresh.has(id)) marks.hit.delete(id);
+    return marks;
+  }
+}
+
+export function stateOf(id: number, marks: Marks): NodeState {
+  if (marks.evicted.has(id)) return "evicted";
+  if (marks.fresh.has(id)) return "new";
+  return marks.hit.has(id) ? "hit" : "kept";
+}

@@ -1,0 +1,116 @@
+"""Turns an engine's cache events into the view's wire form: token ids become texts, owners become labels.
+
+It keeps each node's token ids, because the text of a split node is that of its tokens, not of half its characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
+from lmnb.widgets.escape import cut
+from lmnb.widgets.tree_model import Node
+
+TEXT_LIMIT = 3000  # characters of a node's text that a view gets
+
+
+class CacheSource(Protocol):
+    """What a cache view needs of an engine; the local `Runtime` is one. Callbacks may come on any thread."""
+
+    def snapshot(self) -> CacheSnapshot:
+        """The tree as it is now."""
+        ...
+
+    def subscribe(self, callback: Callable[[Sequence[CacheEvent]], None], /) -> Callable[[], None]:
+        """Call back with each batch of new events; returns what ends that."""
+        ...
+
+    def cache_events(self, since_seq: int, /) -> list[CacheEvent]:
+        """The recorded events after number `since_seq`; the oldest may no longer be kept."""
+        ...
+
+    def decode(self, ids: Sequence[int], /) -> str:
+        """The text of tokens."""
+        ...
+
+    def status(self) -> EngineStatus:
+        """Counters of the engine."""
+        ...
+
+
+class Translator:
+    """Follows the tree's token ids. `seq` is the number of the last event it has seen."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._ids: dict[int, tuple[int, ...]] = {}
+        self.seq = -1
+
+    def rebase(self, snapshot: CacheSnapshot) -> list[Node]:
+        """Start again from `snapshot`; its nodes in wire form."""
+        self._ids = {node.node: node.token_ids for node in snapshot.nodes}
+        self.seq = snapshot.seq
+        return [
+            {
+                "node": node.node,
+                "parent": node.parent,
+                "num_tokens": len(node.token_ids),
+                "text": self._text(node.token_ids),
+                "hits": node.hits,
+                "locks": node.locks,
+                "owner": owner_label(node.owner),
+                "last": node.last_access,
+            }
+            for node in snapshot.nodes
+        ]
+
+    def translate(self, event: CacheEvent) -> dict[str, Any]:
+        """The event in wire form. KeyError if it speaks of a node that was never seen."""
+        wire: dict[str, Any] = {
+            "seq": event.seq,
+            "time": event.time,
+            "kind": event.kind,
+            "node": event.node,
+            "num_tokens": event.num_tokens or len(event.token_ids),
+            "owner": owner_label(event.owner),
+        }
+        if event.kind in ("insert", "extend"):
+            ids = event.token_ids if event.kind == "insert" else self._ids[event.node] + event.token_ids
+            self._ids[event.node] = ids
+            wire |= {"parent": event.parent, "num_tokens": len(event.token_ids), "text": self._text(ids)}
+        elif event.kind == "split":
+            ids = self._ids[event.child]
+            upper, lower = ids[: event.num_tokens], ids[event.num_tokens :]
+            self._ids[event.node], self._ids[event.child] = upper, lower
+            wire |= {"parent": event.parent, "child": event.child}
+            wire |= {"text": self._text(upper), "child_text": self._text(lower)}
+        elif event.kind == "evict":
+            del self._ids[event.node]
+        elif event.kind == "reset":
+            self._ids.clear()
+        self.seq = event.seq
+        return wire
+
+    def _text(self, ids: Sequence[int]) -> str:
+        head, missing, tail = cut(self._decode(ids), TEXT_LIMIT)
+        return f"{head} … {missing:,} more characters … {tail}" if missing else head
+
+
+def owner_label(owner: object) -> str:
+    """Short text for who caused an event: its `label`, if it has one."""
+    if owner is None:
+        return ""
+    label = getattr(owner, "label", None)
+    return label if isinstance(label, str) else str(owner)
+
+
+def pool_state(status: EngineStatus) -> dict[str, int]:
+    """The gauge beside the tree."""
+    return {
+        "pool_tokens": status.pool_tokens,
+        "free_tokens": status.free_tokens,
+        "cached_tokens": status.cached_tokens,
+        "running": status.running,
+        "waiting": status.waiting,
+    }

@@ -1,0 +1,119 @@
+"""The cache tree as static SVG, HTML and text, for wherever the live canvas cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lmnb.widgets.escape import markup, plain
+from lmnb.widgets.run_html import style
+from lmnb.widgets.tree_layout import Box, layout
+from lmnb.widgets.tree_model import Marks, Node, Tree
+
+WIDTH = 760
+BASE = 12  # pixels that each node gets before its tokens count
+MOST_ROWS = 400
+LEGEND = (("hit", "● reused"), ("new", "+ new"), ("evicted", "✕ evicted"))
+
+# Colours follow the notebook's theme where there is one; fills are see-through, so they suit light and dark.
+_STYLE = """<style>
+.lmnb-tree-svg text{font:11px var(--jp-ui-font-family,system-ui,sans-serif);fill:var(--jp-content-font-color1,#24292f)}
+.lmnb-tree-svg .n{fill:var(--jp-content-font-color1,#24292f);opacity:.75}
+.lmnb-tree-svg rect{fill:#808890;fill-opacity:.14;stroke:#808890;stroke-opacity:.55}
+.lmnb-tree-svg .hit rect{fill:#e69f00;fill-opacity:.2;stroke:#c98a00;stroke-opacity:1;stroke-width:2}
+.lmnb-tree-svg .new rect{fill:#009e73;fill-opacity:.16;stroke:#009e73;stroke-opacity:1;stroke-width:1.5;
+stroke-dasharray:4 2}
+.lmnb-tree-svg .evicted rect{fill:url(#lmnb-hatch);fill-opacity:1;stroke:#d55e00;stroke-opacity:.9;
+stroke-dasharray:1 3}
+</style>"""
+_HATCH = (
+    '<defs><pattern id="lmnb-hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<path d="M0 0V6" stroke="#d55e00" stroke-opacity=".5" stroke-width="1.5"/></pattern></defs>'
+)
+
+
+def svg(tree: Tree, marks: Marks | None = None, *, width: int = WIDTH) -> str:
+    """One self-contained `svg` element. Boxes: width by tokens, a row a branch, state by outline, sign and colour."""
+    marks = marks or Marks()
+    nodes: Mapping[int, Node] = {**tree, **marks.evicted}
+    boxes = layout(nodes)
+    rows = min(MOST_ROWS, max((box.row + box.rows for box in boxes), default=1))
+    height = 22 if rows <= 60 else 14
+    tokens = max((box.end for box in boxes), default=1)
+    depth = max((box.depth for box in boxes), default=0) + 1
+    scale = max(0.0, width - 2 - depth * BASE) / max(1, tokens)
+    shapes = [_box(box, nodes[box.node], marks, scale, height) for box in boxes if box.row < MOST_ROWS]
+    empty = '<text x="8" y="16">The cache is empty.</text>' if not boxes else ""
+    return (
+        f'<svg class="lmnb-tree-svg" xmlns="http://www.w3.org/2000/svg" width="{width}" height="{rows * height + 2}" '
+        f'viewBox="0 0 {width} {rows * height + 2}" style="max-width:100%" role="img" '
+        f'aria-label="{markup(summary(tree))}">{_STYLE}{_HATCH}{"".join(shapes)}{empty}</svg>'
+    )
+
+
+def _box(box: Box, node: Node, marks: Marks, scale: float, height: int) -> str:
+    state, sign = state_of(box.node, marks)
+    x = 1 + box.depth * BASE + box.start * scale
+    width = BASE + (box.end - box.start) * scale
+    y, full = 1 + box.row * height, box.rows * height
+    count = f"{sign}{node['num_tokens']:,}"
+    fits = int((width - 12) / 6.2)  # characters of 11 px text, roughly
+    label = ""
+    if fits >= len(count) and height > 14:
+        words = " ".join(plain(node["text"]).split())
+        room = fits - len(count) - 1
+        shown = "" if room < 4 else words if len(words) <= room else words[: room - 1] + "…"
+        middle = y + min(full, height * 3) / 2 + 4
+        label = (
+            f'<text x="{x + 5:.1f}" y="{middle:.1f}"><tspan class="n">{markup(count)}</tspan> {markup(shown)}</text>'
+        )
+    title = f"{node['num_tokens']:,} tokens · {node['hits']} hits · {node['owner']}\n{node['text'][:300]}"
+    return (
+        f'<g class="{state}"><title>{markup(title)}</title><rect x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" rx="2" '
+        f'width="{max(1.0, width - 2):.1f}" height="{full - 2}"/>{label}</g>'
+    )
+
+
+def state_of(node: int, marks: Marks) -> tuple[str, str]:
+    """(state, sign) of a node: told apart by sign and outline, not by colour alone."""
+    if node in marks.evicted:
+        return "evicted", "✕ "
+    if node in marks.new:
+        return "new", "+ "
+    if node in marks.hit:
+        return "hit", "● "
+    return "kept", ""
+
+
+def summary(tree: Tree) -> str:
+    """One sentence for screen readers and captions."""
+    tokens = sum(node["num_tokens"] for node in tree.values())
+    return f"Cache tree: {len(tree):,} nodes, {tokens:,} tokens"
+
+
+def html(tree: Tree, marks: Marks, caption: str) -> str:
+    """The picture, a caption with its legend, and the tree as text for those who cannot see it."""
+    legend = " ".join(f'<span class="lmnb-legend" data-state="{state}">{text}</span>' for state, text in LEGEND)
+    return (
+        f'{style()}<div class="lmnb lmnb-static"><div class="lmnb-head"><b class="lmnb-program">Cache tree</b> '
+        f'<span class="lmnb-model">{markup(caption)}</span> <span class="lmnb-metrics">{legend}</span></div>'
+        f"{svg(tree, marks)}<details><summary>{markup(summary(tree))}</summary>"
+        f"<pre>{markup(text(tree, marks))}</pre></details></div>"
+    )
+
+
+def text(tree: Tree, marks: Marks | None = None, *, most: int = 200) -> str:
+    """The tree as indented lines: sign, tokens, hits, text."""
+    marks = marks or Marks()
+    nodes = {**tree, **marks.evicted}
+    boxes = sorted(layout(nodes), key=lambda box: (box.row, box.depth))
+    lines = [summary(tree)]
+    for box in boxes[:most]:
+        node = nodes[box.node]
+        words = " ".join(plain(node["text"]).split())
+        shown = words if len(words) <= 60 else words[:59] + "…"
+        sign = state_of(box.node, marks)[1].strip()
+        hits = f", {node['hits']} hits" if node["hits"] else ""
+        lines.append(f"{'  ' * (box.depth + 1)}{sign}{node['num_tokens']} tokens{hits}: {shown}")
+    if len(boxes) > most:
+        lines.append(f"  … and {len(boxes) - most:,} more nodes")
+    return "\n".join(lines)

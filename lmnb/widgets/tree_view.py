@@ -1,0 +1,175 @@
+"""Shows an engine's prefix cache: a live tree with a timeline in a widget, a picture elsewhere.
+
+Joins a cache's events, a feed and a widget. Knows the engine only by the `CacheSource` protocol.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lmnb.runtime.events import CacheEvent
+from lmnb.widgets import tree_svg
+from lmnb.widgets.detect import ViewMode, check_mode, detect_mode
+from lmnb.widgets.feed import WIDGET_INTERVAL, Feed
+from lmnb.widgets.output import MimeBundle, Output, bundle
+from lmnb.widgets.page import page
+from lmnb.widgets.run_sinks import PROTOCOL, Wire
+from lmnb.widgets.tree_model import CacheModel, Marks
+from lmnb.widgets.tree_source import CacheSource, Translator, pool_state
+
+
+class CacheView:
+    """One view of a cache. `mode`: widget, html, text or off; None detects what the front end can show.
+
+    `since` is a number of an event: pictures mark what happened after it. By default, what happened last.
+    """
+
+    def __init__(self, source: CacheSource, mode: ViewMode | str | None = None, *, since: int | None = None) -> None:
+        self.mode: ViewMode = detect_mode() if mode is None else check_mode(mode)
+        self._source = source
+        self._since = since
+        self._lock = threading.Lock()  # model, translator and delivery number change together
+        self._translator = Translator(source.decode)
+        self._model = CacheModel()
+        self._delivery = 0
+        self._resync_wanted = False
+        self._widget: Any = None
+        self._feed: Feed[CacheEvent] = Feed(self._deliver, WIDGET_INTERVAL, name="lmnb-cache-view")
+        self._unsubscribe: Callable[[], None] | None = None
+        self._load()
+
+    def display(self) -> None:
+        """Show the view in the running cell. Call it in the main thread.
+
+        A widget stays live until `close`, or until no front end shows it any more; HTML and text are the
+        picture of now.
+        """
+        if self.mode == "off":
+            return
+        if self.mode == "text":
+            Output().write(self.to_text() + "\n")
+            return
+        if self.mode == "widget" and self._widget is None:
+            from lmnb.widgets.host import ViewWidget
+
+            self._widget = ViewWidget(self.snapshot, self._on_message)
+            self._resume()
+        Output().show(self._bundle())
+
+    def close(self) -> None:
+        """Stop following the cache."""
+        self._pause()
+        self._feed.close()
+
+    @property
+    def seq(self) -> int:
+        """Number of the last event in the view: a later view's `since`."""
+        return self._model.seq
+
+    def to_svg(self) -> str:
+        """The tree as one self-contained `svg` element."""
+        with self._lock:
+            return tree_svg.svg(self._model.head, self._marks())
+
+    def to_text(self) -> str:
+        """The tree as indented lines."""
+        with self._lock:
+            return tree_svg.text(self._model.head, self._marks())
+
+    def to_html(self) -> str:
+        """A whole page with the tree and its timeline; needs neither kernel nor network."""
+        return page("Cache tree", self.snapshot(), self._picture())
+
+    def snapshot(self) -> str:
+        """JSON text of the tree and its recorded events."""
+        with self._lock:
+            value = {
+                "protocol": PROTOCOL,
+                "kind": "cache",
+                "seq": self._delivery,
+                "model": self._model.to_json(),
+                "pool": pool_state(self._source.status()),
+            }
+            return json.dumps(value, ensure_ascii=False)
+
+    def __repr__(self) -> str:
+        return f"CacheView(mode={self.mode!r})"
+
+    def _picture(self) -> str:
+        status = self._source.status()
+        caption = f"{status.cached_tokens:,} of {status.pool_tokens:,} tokens cached · {status.model}"
+        with self._lock:
+            return tree_svg.html(self._model.head, self._marks(), caption)
+
+    def _bundle(self) -> MimeBundle:
+        return bundle(self._picture(), self.to_text(), self._widget)
+
+    def _marks(self) -> Marks:
+        since = None if self._since is None else self._since - self._model.base_seq
+        return self._model.marks(since=since)
+
+    def _load(self) -> None:
+        """Start from all recorded events, or from a snapshot where the first ones are no longer kept."""
+        recorded = self._source.cache_events(-1)
+        with self._lock:
+            self._translator = Translator(self._source.decode)
+            self._model = CacheModel()
+            if recorded and recorded[0].seq > 0:
+                self._rebase()
+            else:
+                self._extend(recorded)
+
+    def _rebase(self) -> None:
+        nodes = self._translator.rebase(snapshot := self._source.snapshot())
+        self._model = CacheModel(nodes, snapshot.seq)
+
+    def _extend(self, events: Sequence[CacheEvent]) -> list[Wire]:
+        """Apply the events that are new, in wire form. LookupError if one before them is missing."""
+        wires = []
+        for event in events:
+            if event.seq <= self._translator.seq:
+                continue
+            if event.seq != self._translator.seq + 1:
+                raise LookupError(f"cache event {event.seq} came after {self._translator.seq}")
+            wires.append(wire := self._translator.translate(event))
+            self._model.append(wire)
+        return wires
+
+    def _deliver(self, events: list[CacheEvent]) -> None:
+        with self._lock:
+            try:
+                wires = self._extend(events)
+            except LookupError:  # the tree is right, its history has a hole: go on from a snapshot
+                self._rebase()
+                wires, self._resync_wanted = [], True
+            if wires:
+                self._delivery += 1
+            number = self._delivery
+        if wires:
+            pool = pool_state(self._source.status())
+            self._widget.post({"type": "events", "seq": number, "events": wires, "pool": pool})
+        if self._resync_wanted:
+            self._resync_wanted = False
+            self._widget.post({"type": "snapshot", "snapshot": self.snapshot()})
+
+    def _resume(self) -> None:
+        if self._unsubscribe is None:
+            self._unsubscribe = self._source.subscribe(self._feed.put)
+            self._feed.put(self._source.cache_events(self._translator.seq))
+
+    def _pause(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+
+    def _on_message(self, message: Wire) -> None:
+        if message["type"] == "views" and message.get("count") == 0:
+            self._pause()  # nobody looks
+        elif message["type"] in ("views", "resync"):
+            self._resume()
+            if message["type"] == "resync":
+                self._resync_wanted = True
+                self._feed.poke()
