@@ -17,6 +17,7 @@ class LmnbError(Exception):
         while cause is not None:
             lines.append(f"  caused by {type(cause).__name__}: {cause}")
             cause = cause.__cause__
+        lines.extend(f"  {note}" for note in getattr(self, "__notes__", ()))
         return lines
 
 

@@ -1,0 +1,153 @@
+"""`%lmnb`: load and unload models, see what the engine does, stop and tidy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_magic, magics_class
+from traitlets import CaselessStrEnum
+
+from lmnb.magics import options
+from lmnb.magics.models import LoadedModel, Settings
+from lmnb.magics.report import say, status_line
+from lmnb.magics.session import Session
+from lmnb.widgets import CacheSource, CacheView
+
+MAGIC = "%lmnb"
+HELP = """\
+%lmnb load [MODEL] [options]   load a model and use it from now on; without MODEL, the one that comes with lmnb
+    MODEL                      a folder of weights, a GGUF file, or a hub id
+    --name NAME                call it NAME, for `%%lmprog -m NAME` (default: the last part of MODEL)
+    --dtype DTYPE              float32 or bfloat16
+    --device DEVICE            cpu or cuda
+    --pool-tokens N            room for N tokens in the KV pool
+%lmnb status                   models, memory, what runs, how much of the prompts was reused
+%lmnb tree [NAME]              the cache tree, live (--view html: a picture of now)
+%lmnb cancel                   stop all background runs
+%lmnb flush [NAME]             forget cached prompts
+%lmnb unload [NAME]            close a model's engine and free its memory (without NAME: all)
+%lmnb help                     this text
+
+%%lmprog? explains prompt programs. %config Lmnb.view = "html" sets how runs are shown
+(widget, html, text, off or auto)."""
+
+
+@magics_class
+class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
+    """The line magic, and what `%config Lmnb` sets."""
+
+    view = CaselessStrEnum(
+        ["auto", *options.VIEWS], default_value="auto", help="How runs are shown; auto detects what the front end can."
+    ).tag(config=True)
+
+    def __init__(self, shell: Any, session: Session) -> None:
+        super().__init__(shell)
+        self.session = session
+        self.commands: dict[str, Callable[[list[str]], None]] = {
+            "load": self.load,
+            "status": self.status,
+            "tree": self.tree,
+            "cancel": self.cancel,
+            "flush": self.flush,
+            "unload": self.unload,
+            "help": self.help,
+        }
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def lmnb(self, line: str) -> None:
+        """Load models and look after the engine: `%lmnb help` lists the commands.
+
+        ::
+
+            %lmnb load                     the model that comes with lmnb
+            %lmnb load /path/to/model      a folder of weights or a GGUF file
+            %lmnb status
+            %lmnb tree
+            %lmnb cancel
+            %lmnb flush
+            %lmnb unload
+        """
+        words = options.split(MAGIC, line)
+        command, rest = (words[0], words[1:]) if words else ("help", [])
+        if command not in self.commands:
+            near = options.suggest(command, self.commands)
+            raise UsageError(f"{MAGIC} has no command {command!r}.{near} `%lmnb help` lists them.")
+        self.commands[command](rest)
+
+    def load(self, words: list[str]) -> None:
+        parser = self._parser("load")
+        parser.add_argument("model", nargs="?")
+        parser.add_argument("--name")
+        parser.add_argument("--dtype")
+        parser.add_argument("--device")
+        parser.add_argument("--pool-tokens", type=options.positive)
+        chosen = parser.parse(words)
+        settings = Settings(chosen.model, chosen.dtype, chosen.device, chosen.pool_tokens)
+        model = self.session.load(settings, chosen.name)
+        say(status_line(model, default=True))
+
+    def status(self, words: list[str]) -> None:
+        self._parser("status").parse(words)
+        models = list(self.session.models)
+        default = self.session.models.default()
+        if not models and default is None:
+            say("No model is loaded. `%lmnb load` loads the one that comes with lmnb.")
+        for model in models:
+            say(status_line(model, default=model.backend is default))
+        if default is not None and all(model.backend is not default for model in models):
+            say(f"{default.name} (default; set by your own code)")
+        running = self.session.background.running()
+        if running:
+            say(f"{len(running)} background run(s). `%lmnb cancel` stops them.")
+
+    def tree(self, words: list[str]) -> None:
+        parser = self._parser("tree")
+        parser.add_argument("name", nargs="?")
+        parser.add_argument("--view", choices=options.VIEWS)
+        chosen = parser.parse(words)
+        backend = self.session.backend(chosen.name)
+        if not hasattr(backend, "cache_events"):
+            raise UsageError(
+                f"{MAGIC} tree: {backend.name} has no cache of ours to show; load a model with %lmnb load."
+            )
+        CacheView(cast(CacheSource, backend), self.mode(chosen.view)).display()
+
+    def mode(self, chosen: str | None) -> str | None:
+        """How to show things: what a cell chose, else `%config Lmnb.view`, else None for the front end's best."""
+        return chosen or (None if self.view == "auto" else str(self.view))
+
+    def cancel(self, words: list[str]) -> None:
+        self._parser("cancel").parse(words)
+        count = self.session.background.cancel()
+        say(f"Cancelled {count} background run(s)." if count else "No background run to cancel.")
+
+    def flush(self, words: list[str]) -> None:
+        for model in self._named("flush", words):
+            if model.backend.flush_cache():
+                say(f"{model.name}: cached prompts forgotten.")
+            else:
+                say(f"{model.name}: busy, so nothing was done. Wait for the run to end, or `%lmnb cancel`.")
+
+    def unload(self, words: list[str]) -> None:
+        for model in self._named("unload", words):
+            self.session.models.unload(model.name)
+            say(f"{model.name}: unloaded.")
+
+    def help(self, words: list[str]) -> None:
+        self._parser("help").parse(words)
+        say(HELP)
+
+    def _parser(self, command: str) -> options.LineParser:
+        return options.LineParser(f"{MAGIC} {command}")
+
+    def _named(self, command: str, words: list[str]) -> list[LoadedModel]:
+        """The model that `words` name, or all; says so if there is none."""
+        parser = self._parser(command)
+        parser.add_argument("name", nargs="?")
+        name = parser.parse(words).name
+        models = [self.session.models.require(name)] if name is not None else list(self.session.models)
+        if not models:
+            say("No model is loaded.")
+        return models

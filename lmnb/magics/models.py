@@ -1,0 +1,124 @@
+"""The models a notebook has loaded: by name, with one default. Closes the engines that it opened, and no others.
+
+Knows how to make a `Runtime` and how to set the default backend; nothing of cells.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from IPython.core.error import UsageError
+
+from lmnb.backends.base import Backend
+from lmnb.magics.options import suggest
+
+EMBEDDED = "smollm2"  # the small model that comes in a wheel; what a newcomer's first cell runs on
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a model was asked for with; None leaves the engine's own choice."""
+
+    model: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    pool_tokens: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        options = {"dtype": self.dtype, "device": self.device, "pool_tokens": self.pool_tokens}
+        return {name: value for name, value in options.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that the magics opened, under the name users call it by."""
+
+    name: str
+    backend: Backend
+    settings: Settings
+
+
+class ModelShelf:
+    """Models by name. `open_model` builds an engine; `get_default` and `set_default` are the language's default."""
+
+    def __init__(
+        self,
+        open_model: Callable[[Settings], Backend],
+        get_default: Callable[[], Backend | None],
+        set_default: Callable[[Backend | None], None],
+    ) -> None:
+        self._open_model = open_model
+        self._get_default = get_default
+        self._set_default = set_default
+        self._models: dict[str, LoadedModel] = {}
+
+    def __iter__(self) -> Iterator[LoadedModel]:
+        return iter(self._models.values())
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def load(
+        self, settings: Settings, name: str | None = None, *, make_default: bool = True
+    ) -> tuple[LoadedModel, bool]:
+        """Load a model. Returns it, and whether it was loaded just now.
+
+        Asking again for the same model is free; other settings under the same name replace it.
+        """
+        key = name or model_name(settings.model)
+        present = self._models.get(key)
+        fresh = present is None or present.settings != settings
+        if fresh:
+            if present is not None:
+                self.unload(key)  # first: two copies may not fit the memory
+            present = LoadedModel(key, self._open_model(settings), settings)
+            self._models[key] = present
+        assert present is not None
+        if make_default:
+            self._set_default(present.backend)
+        return present, fresh
+
+    def find(self, name: str) -> LoadedModel | None:
+        return self._models.get(name)
+
+    def default(self) -> Backend | None:
+        return self._get_default()
+
+    def require(self, name: str) -> LoadedModel:
+        """The loaded model of that name; UsageError with the nearest name otherwise."""
+        found = self._models.get(name)
+        if found is None:
+            loaded = ", ".join(self._models) or "none"
+            raise UsageError(f"no model named {name!r} is loaded (loaded: {loaded}).{suggest(name, self._models)}")
+        return found
+
+    def unload(self, name: str) -> None:
+        """Close the model's engine and forget it; the default, if it was this one, becomes the last one left."""
+        model = self.require(name)
+        del self._models[name]
+        if self._get_default() is model.backend:
+            left = list(self._models.values())
+            self._set_default(left[-1].backend if left else None)
+        model.backend.shutdown()
+
+    def close(self) -> None:
+        """Close every engine that was opened here."""
+        for name in list(self._models):
+            self.unload(name)
+
+
+def model_name(model: str | None) -> str:
+    """The short name of a model: `smollm2` for the embedded one, else the last part of its path or id."""
+    if model is None:
+        return EMBEDDED
+    path = Path(model)
+    return path.stem if path.suffix == ".gguf" else path.name or model
+
+
+def is_path(model: str) -> bool:
+    """Whether `model` names files on this machine."""
+    return os.path.exists(os.path.expanduser(model))

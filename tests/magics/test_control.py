@@ -1,0 +1,153 @@
+"""`%lmnb`: its commands, and what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmnb.backends.testing import ScriptedBackend
+from lmnb.errors import ModelNotFoundError
+from lmnb.language import get_default_backend
+from lmnb.magics.control import HELP
+from lmnb.runtime.events import EngineStatus
+
+
+class Engine(ScriptedBackend):
+    """A scripted backend with an engine's counters."""
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(
+            model=self.name,
+            device="cpu",
+            dtype="float32",
+            context_tokens=8192,
+            pool_tokens=16384,
+            free_tokens=15000,
+            cached_tokens=1384,
+            running=1,
+            waiting=2,
+            num_steps=9,
+            prompt_tokens=2000,
+            reused_tokens=500,
+            generated_tokens=321,
+            pool_bytes=94_371_840,
+            weight_bytes=538_000_000,
+            step_seconds=1.0,
+            bookkeeping_seconds=0.01,
+        )
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    calls = []
+
+    def runtime(model, **options):
+        calls.append((model, options))
+        if model == "/missing":
+            raise ModelNotFoundError("no model at /missing: give a folder, a GGUF file or a hub id")
+        return Engine(name="SmolLM2-135M-Instruct")
+
+    monkeypatch.setattr("lmnb.backends.local.Runtime", runtime)
+    return calls
+
+
+def test_loading_says_what_was_loaded(notebook, opened):
+    notebook.run("%lmnb load")
+    assert opened == [(None, {})]
+    assert notebook.out.splitlines()[0].startswith("Loaded smollm2 in ")
+    assert "smollm2 (default): SmolLM2-135M-Instruct, float32 on cpu, context 8,192 tokens" in notebook.out
+    notebook.run("%lmnb load")
+    assert len(opened) == 1
+    assert "Loaded" not in notebook.out
+
+
+def test_loading_takes_quotes_and_options(notebook, opened):
+    notebook.run("folder = '/my models'")
+    notebook.run('%lmnb load "$folder/a b.gguf" --dtype bfloat16 --device cpu --pool-tokens 4096 --name ab')
+    assert opened == [("/my models/a b.gguf", {"dtype": "bfloat16", "device": "cpu", "pool_tokens": 4096})]
+    assert notebook.out.startswith("Loaded ab in ")
+
+
+def test_a_model_that_is_not_there_is_one_line(notebook, opened):
+    shown = notebook.fail("%lmnb load /missing")
+    assert shown == "ModelNotFoundError: no model at /missing: give a folder, a GGUF file or a hub id\n"
+
+
+def test_status_shows_memory_and_work(notebook, opened, backend):
+    notebook.run("%lmnb status")
+    assert notebook.out == "scripted (default; set by your own code)\n"
+    notebook.run("%lmnb load")
+    notebook.run("%lmnb load /m/b")
+    notebook.run("%lmnb status")
+    assert "smollm2: SmolLM2" in notebook.out
+    assert "b (default): SmolLM2" in notebook.out
+    assert "weights 538 MB, KV pool 94 MB for 16,384 tokens (1,384 cached, 15,000 free)" in notebook.out
+    assert "1 running, 2 waiting; 2,000 prompt tokens, 25 % of them reused; 321 generated" in notebook.out
+
+
+def test_status_without_a_model(notebook):
+    notebook.run("%lmnb status")
+    assert "`%lmnb load`" in notebook.out
+
+
+def test_flush_and_unload_by_name_or_all(notebook, opened):
+    notebook.run("%lmnb load")
+    notebook.run("%lmnb load /m/b")
+    b = get_default_backend()
+    notebook.run("%lmnb flush b")
+    assert b.flushes == 1
+    assert notebook.out == "b: cached prompts forgotten.\n"
+    b.flush_cache = lambda: False
+    notebook.run("%lmnb flush b")
+    assert "busy" in notebook.out
+    notebook.run("%lmnb unload b")
+    assert b.closed
+    notebook.run("%lmnb unload")
+    assert notebook.out == "smollm2: unloaded.\n"
+    notebook.run("%lmnb unload")
+    assert notebook.out == "No model is loaded.\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("stats", "Did you mean status?"),
+        ("load a b", "unexpected word 'b'"),
+        ("load --pool-tokens many", "not a whole number"),
+        ("load --pool 3", "unknown option '--pool'"),
+        ("load 'open", "No closing quotation"),
+        ("unload x", "no model named 'x' is loaded (loaded: none)"),
+        ("status now", "unexpected word 'now'"),
+        ("tree", "no cache"),
+    ],
+)
+def test_mistakes_are_one_line_usage_errors(notebook, backend, line, words):
+    shown = notebook.fail(f"%lmnb {line}")
+    assert shown.startswith("UsageError: ")
+    assert words in shown
+    assert shown.count("\n") == 1
+
+
+def test_help_names_every_command(notebook):
+    notebook.run("%lmnb")
+    assert notebook.out == HELP + "\n"
+    for command in notebook.shell.magics_manager.registry["Lmnb"].commands:
+        assert f"%lmnb {command}" in HELP
+
+
+def test_config_sets_the_view(notebook, backend, monkeypatch):
+    modes = []
+
+    class View:
+        def __init__(self, run, mode):
+            modes.append(mode)
+
+        def display(self, *, background=False): ...
+
+        def finish(self): ...
+
+    monkeypatch.setattr("lmnb.magics.lmprog.RunView", View)
+    notebook.run("%%lmprog\ns += 'x'")
+    notebook.run("%config Lmnb.view = 'html'")
+    notebook.run("%%lmprog\ns += 'x'")
+    notebook.run("%%lmprog --view text\ns += 'x'")
+    assert modes == [None, "html", "text"]

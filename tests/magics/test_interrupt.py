@@ -1,0 +1,54 @@
+"""The kernel's interrupt, which is a real signal: the run ends at once, keeps its text, and the next one is answered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from lmnb.backends.testing import ScriptedBackend
+from lmnb.language import set_default_backend
+
+CELLS = {
+    "waiting for the end": "%%lmprog\ns += 'Count: ' + gen('x')",
+    "reading a value": "%%lmprog\ns += 'Count: ' + gen('x')\nvalue = s['x']",
+    "in the program's own code": "%%lmprog\ns += 'Count: ' + gen('x')\nimport time\ntime.sleep(30)",
+}
+
+
+def interrupt_after(seconds: float) -> threading.Timer:
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS.keys())
+def test_an_interrupt_ends_the_run_and_keeps_its_text(notebook, cell):
+    backend = ScriptedBackend(" ".join(f"tok{i}" for i in range(500)), token_delay=0.01)
+    set_default_backend(backend)
+    timer = interrupt_after(0.3)
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):  # so that Run All stops
+        notebook.run(cell)
+    timer.join()
+    assert 0.3 <= time.monotonic() - start < 1.3
+    state = notebook.ns["s"]
+    assert state.run.status == "cancelled"
+    words = state.text().removeprefix("Count: ").split()
+    assert 1 <= len(words) < 120
+    assert words == [f"tok{i}" for i in range(len(words))]
+    assert state.get_meta_info("x")["finish_reason"]["type"] == "cancelled"
+    assert notebook.run("%%lmprog\ns += gen('y', max_tokens=1)\ns['y']") == "tok0"
+
+
+def test_an_interrupt_while_reading_a_background_run_leaves_it_alone(notebook):
+    set_default_backend(ScriptedBackend("one two three four five six", token_delay=0.1))
+    notebook.run("%%lmprog --bg -o b\ns += gen('x')")
+    timer = interrupt_after(0.2)
+    with pytest.raises(KeyboardInterrupt):
+        notebook.run("b['x']")
+    timer.join()
+    assert notebook.run("b['x']") == "one two three four five six"
