@@ -41,8 +41,8 @@ class Runtime:
         model: str | Path | LoadedModel | None = None,
         *,
         model_path: str | Path | None = None,
-        dtype: Any = "auto",
-        device: Any = "auto",
+        dtype: str = "auto",
+        device: str = "auto",
         pool_tokens: int | None = None,
         max_running: int | None = None,
         prefill_chunk: int | None = None,
@@ -158,11 +158,11 @@ def _refuse(unknown: dict[str, object]) -> None:
         raise ArgumentError(f"Runtime has no option {name!r}; {hint}")
 
 
-def _load(source: str | Path | LoadedModel | None, dtype: Any, device: Any) -> LoadedModel:
-    if source is not None and not isinstance(source, (str, Path)):
-        return source
-    from lmnb.runtime.loading import load_model
+def _load(source: str | Path | LoadedModel | None, dtype: str, device: str) -> LoadedModel:
+    from lmnb.runtime.loading import LoadedModel, load_model
 
+    if isinstance(source, LoadedModel):
+        return source
     return load_model(source, dtype=dtype, device=device)
 
 

@@ -26,7 +26,10 @@ class TokenCodec:
         self.longest_marker = max(map(len, marker_texts), default=0)  # characters
         # A repair window must hold a whole run of white space that was typed in pieces.
         self.reach = max([8, *(len(self.token_bytes(i)) for i in blank)])  # bytes
+        # Tokenizers of the SentencePiece kind put a space before a text: always, or before the very first text
+        # only, and some of them only where the text does not begin with one.
         self._prefix_space = self.bytes_of(tokenizer.encode("a")) == b" a"
+        self._adds_to_space = self._prefix_space and self.bytes_of(tokenizer.encode(" a")) == b"  a"
         self._prefix_space_everywhere = self._prefix_space and self._prefixed_after_marker(marker_texts)
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -46,24 +49,31 @@ class TokenCodec:
         """The written form of an added token."""
         return self.token_bytes(token_id).decode("utf-8", errors="replace")
 
-    def encode_start(self, text: str, *, first: bool) -> list[int]:
-        """Data at the start of everything (`first`) or right behind a marker.
+    def puts_space(self, *, first: bool) -> bool:
+        """Whether the tokenizer puts a space before a text at the start of everything (`first`) or right behind a
+        marker."""
+        return self._prefix_space if first else self._prefix_space_everywhere
 
-        Tokenizers of the SentencePiece kind put a space before it: always, or before the very first text only.
-        """
-        if first or not self._prefix_space or self._prefix_space_everywhere:
-            return self.tokenizer.encode(text)
-        return self.encode_inside(text)
+    def encode_start(self, text: str, *, first: bool) -> list[int]:
+        """Data at the start of everything (`first`) or right behind a marker."""
+        return self.tokenizer.encode(text) if self.puts_space(first=first) else self.encode_inside(text)
 
     def encode_inside(self, text: str) -> list[int]:
         """Data that continues a text, so that no space is put before it."""
         if not self._prefix_space:
             return self.tokenizer.encode(text)
-        if text.startswith(" "):
+        if text.startswith(" ") and not self._adds_to_space:
+            return self.tokenizer.encode(text)
+        if text.startswith(" ") and len(text) > 1:
             return self.tokenizer.encode(text[1:])
         anchor = self.tokenizer.encode("\n")
         ids = self.tokenizer.encode("\n" + text)
         return ids[len(anchor) :] if ids[: len(anchor)] == anchor else self.tokenizer.encode(text)
+
+    def without_put_space(self, text: str, *, first: bool, own_space: bool) -> str:
+        """A start's text as it was before the tokenizer put a space. `own_space`: whether it began with one."""
+        put = self.puts_space(first=first) and (self._adds_to_space or not own_space)
+        return text.removeprefix(" ") if put else text
 
     def split_trusted(self, text: str) -> list[str | int]:
         """A program's own text as plain pieces and the ids of the markers between them.
@@ -77,11 +87,11 @@ class TokenCodec:
             return [text] if text else []
         for token_id in ids:
             if token_id in self.marker_ids:
-                self._flush(plain, pieces)
+                self._flush(plain, pieces, text)
                 pieces.append(token_id)
             else:
                 plain.append(token_id)
-        self._flush(plain, pieces)
+        self._flush(plain, pieces, text)
         return pieces
 
     def single_marker(self, text: str) -> int | None:
@@ -105,14 +115,13 @@ class TokenCodec:
         data = self.token_bytes(token_id)
         return bool(data) and data[0] & 0xC0 == 0x80
 
-    def _flush(self, plain: list[int], pieces: list[str | int]) -> None:
+    def _flush(self, plain: list[int], pieces: list[str | int], whole: str) -> None:
+        """Add the text of `plain`, which stands in `whole` after `pieces`."""
         if not plain:
             return
         text = self.bytes_of(plain).decode("utf-8", errors="replace")
         plain.clear()
-        prefixed = self._prefix_space if not pieces else self._prefix_space_everywhere
-        if prefixed and text.startswith(" "):
-            text = text[1:]
+        text = self.without_put_space(text, first=not pieces, own_space=not pieces and whole.startswith(" "))
         if text:
             pieces.append(text)
 

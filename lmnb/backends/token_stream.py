@@ -28,7 +28,8 @@ class TokenStream:
         self._codec = codec
         self._ids: list[int] = []
         self._run = 0  # index of the run's first token
-        self._run_continues = False  # the run follows bytes that are no text, and not a marker
+        self._run_continues = False  # the run is not as the tokenizer would start a text
+        self._own_space = False  # the run's text begins with a space by itself
         self._generated = 0  # tokens at or past this index came from text; before it there may be generated ones
         self._trusted_tail = ""  # the end of the run, as far as it is trusted and could begin a marker
 
@@ -50,6 +51,7 @@ class TokenStream:
         twin._ids = self._ids.copy()
         twin._run = self._run
         twin._run_continues = self._run_continues
+        twin._own_space = self._own_space
         twin._generated = self._generated
         twin._trusted_tail = self._trusted_tail
         return twin
@@ -59,6 +61,7 @@ class TokenStream:
         trusted pieces counts as one text, and nothing else can complete a marker."""
         if not text:
             return
+        text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates are no text: they become "?"
         if trusted:
             self._append_trusted(text)
         else:
@@ -70,6 +73,9 @@ class TokenStream:
         if not ids:
             return
         for token_id in ids:
+            if len(self._ids) == self._run:
+                self._own_space = self._codec.token_bytes(token_id).startswith(b" ")
+                self._run_continues |= not self._own_space  # then no space was put before the model's text
             self._ids.append(token_id)
             if token_id in self._codec.marker_ids:
                 self._start_run()
@@ -120,7 +126,7 @@ class TokenStream:
         window = self._codec.bytes_of(self._ids[start:])
         if not window.endswith(text.encode()):
             return False
-        kept = window[: len(window) - len(text.encode())].decode("utf-8", errors="replace")
+        kept = self._without_space(start, window[: len(window) - len(text.encode())].decode("utf-8", errors="replace"))
         self._ids[start:] = self._encode_from(start, kept) if kept else []
         return True
 
@@ -140,6 +146,7 @@ class TokenStream:
                 self._replace(start, old, base, self._encode_from(start, before + text))
                 return
             size *= 4
+        self._own_space = text.startswith(" ")
         self._ids += self._encode_from(self._run, text)
 
     def _replace(self, start: int, old: list[int], base: list[int], merged: list[int]) -> None:
@@ -175,13 +182,19 @@ class TokenStream:
         """Text of the ids from `start`; None if bytes in it are no text (then the run starts after them)."""
         data = self._codec.bytes_of(self._ids[start:])
         try:
-            return data.decode("utf-8")
+            return self._without_space(start, data.decode("utf-8"))
         except UnicodeDecodeError as error:
             ends = _ends(self._codec, self._ids[start:])
             bad_end = max(error.end, error.start + 1)
             self._run = start + next(index for index, end in enumerate(ends) if end >= bad_end)
             self._run_continues = True
             return None
+
+    def _without_space(self, start: int, text: str) -> str:
+        """`text` of the ids from `start`, less the space that the tokenizer itself put before the run."""
+        if start > self._run or self._run_continues:
+            return text
+        return self._codec.without_put_space(text, first=start == 0, own_space=self._own_space)
 
     def _encode_from(self, start: int, text: str) -> list[int]:
         if start == self._run and not self._run_continues:
