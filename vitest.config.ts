@@ -1,5 +1,5 @@
 import { defineConfig } from "vitest/config";
 
 export default defineConfig({
-  test: { environment: "jsdom", include: ["tests/widgets/js/**/*.test.ts"], watch: false },
+  test: { include: ["tests/widgets/js/**/*.test.ts"], watch: false },
 });

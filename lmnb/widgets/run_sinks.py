@@ -89,10 +89,10 @@ class WidgetSink:
         self.widget = ViewWidget(record.snapshot, self._on_message)
         self._output = Output()
 
-    def show(self) -> None:  # noqa: D102
+    def show(self) -> None:
         self._output.show(self._record.bundle(self.widget))
 
-    def deliver(self, events: list[Wire]) -> None:  # noqa: D102
+    def deliver(self, events: list[Wire]) -> None:
         if events:
             events = merge_tokens(events)
             self.widget.post({"type": "events", "seq": self._record.apply(events), "events": events})
@@ -104,7 +104,7 @@ class WidgetSink:
         """Send the whole model, for a front end that missed a message."""
         self.widget.post({"type": "snapshot", "snapshot": self._record.snapshot()})
 
-    def finish(self) -> None:  # noqa: D102
+    def finish(self) -> None:
         self._cancel = None  # a saved view must not keep the run alive
         self.widget.save()
         self._output.update(self._record.bundle(self.widget))
@@ -129,14 +129,14 @@ class HtmlSink:
         self._record = record
         self._output = Output()
 
-    def show(self) -> None:  # noqa: D102
+    def show(self) -> None:
         self._output.show(self._record.bundle())
 
-    def deliver(self, events: list[Wire]) -> None:  # noqa: D102
+    def deliver(self, events: list[Wire]) -> None:
         self._record.apply(merge_tokens(events))
         self._output.update(self._record.bundle())
 
-    def finish(self) -> None:  # noqa: D102
+    def finish(self) -> None:
         self._output.update(self._record.bundle())
 
 
@@ -153,14 +153,14 @@ class TextSink:
     def show(self) -> None:
         """Nothing is known yet; the title comes with the first event."""
 
-    def deliver(self, events: list[Wire]) -> None:  # noqa: D102
+    def deliver(self, events: list[Wire]) -> None:
         first = any(event["type"] == "run" for event in events)
         self._record.apply(events)
         if first:
             self._output.write(self._record.read(run_text.title) + "\n")
         self._print(self._record.read(lambda model: run_text.transcript(model, stable=not model.ended)))
 
-    def finish(self) -> None:  # noqa: D102
+    def finish(self) -> None:
         self._print(self._record.read(run_text.transcript))
         summary = self._record.read(run_text.summary)
         self._output.write("\n" + summary + "\n")
@@ -179,9 +179,9 @@ class SilentSink:
     def __init__(self, record: RunRecord) -> None:
         self._record = record
 
-    def show(self) -> None: ...  # noqa: D102
+    def show(self) -> None: ...
 
-    def deliver(self, events: list[Wire]) -> None:  # noqa: D102
+    def deliver(self, events: list[Wire]) -> None:
         self._record.apply(events)
 
-    def finish(self) -> None: ...  # noqa: D102
+    def finish(self) -> None: ...

@@ -38,9 +38,8 @@ def svg(tree: Tree, marks: Marks | None = None, *, width: int = WIDTH) -> str:
     boxes = layout(nodes)
     rows = min(MOST_ROWS, max((box.row + box.rows for box in boxes), default=1))
     height = 22 if rows <= 60 else 14
-    tokens = max((box.end for box in boxes), default=1)
-    depth = max((box.depth for box in boxes), default=0) + 1
-    scale = max(0.0, width - 2 - depth * BASE) / max(1, tokens)
+    scales = ((width - 2 - (box.depth + 1) * BASE) / max(1, box.end) for box in boxes)
+    scale = max(0.0, min(scales, default=0.0))  # pixels a token: the most at which the longest box still fits
     shapes = [_box(box, nodes[box.node], marks, scale, height) for box in boxes if box.row < MOST_ROWS]
     empty = '<text x="8" y="16">The cache is empty.</text>' if not boxes else ""
     return (

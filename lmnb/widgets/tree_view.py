@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
+from lmnb.errors import EngineClosedError
 from lmnb.runtime.events import CacheEvent
 from lmnb.widgets import tree_svg
 from lmnb.widgets.detect import ViewMode, check_mode, detect_mode
@@ -36,10 +38,12 @@ class CacheView:
         self._model = CacheModel()
         self._delivery = 0
         self._resync_wanted = False
+        self._pool: dict[str, int] = {}
         self._widget: Any = None
         self._feed: Feed[CacheEvent] = Feed(self._deliver, WIDGET_INTERVAL, name="lmnb-cache-view")
         self._unsubscribe: Callable[[], None] | None = None
         self._load()
+        self._refresh_pool()
 
     def display(self) -> None:
         """Show the view in the running cell. Call it in the main thread.
@@ -91,7 +95,7 @@ class CacheView:
                 "kind": "cache",
                 "seq": self._delivery,
                 "model": self._model.to_json(),
-                "pool": pool_state(self._source.status()),
+                "pool": self._refresh_pool(),
             }
             return json.dumps(value, ensure_ascii=False)
 
@@ -99,8 +103,8 @@ class CacheView:
         return f"CacheView(mode={self.mode!r})"
 
     def _picture(self) -> str:
-        status = self._source.status()
-        caption = f"{status.cached_tokens:,} of {status.pool_tokens:,} tokens cached · {status.model}"
+        pool = self._refresh_pool()
+        caption = f"{pool['cached_tokens']:,} of {pool['pool_tokens']:,} tokens cached"
         with self._lock:
             return tree_svg.html(self._model.head, self._marks(), caption)
 
@@ -110,6 +114,12 @@ class CacheView:
     def _marks(self) -> Marks:
         since = None if self._since is None else self._since - self._model.base_seq
         return self._model.marks(since=since)
+
+    def _refresh_pool(self) -> dict[str, int]:
+        """The gauge's numbers; the last known ones once the engine is gone, because the picture outlives it."""
+        with suppress(EngineClosedError):
+            self._pool = pool_state(self._source.status())
+        return self._pool
 
     def _load(self) -> None:
         """Start from all recorded events, or from a snapshot where the first ones are no longer kept."""
@@ -149,21 +159,23 @@ class CacheView:
                 self._delivery += 1
             number = self._delivery
         if wires:
-            pool = pool_state(self._source.status())
-            self._widget.post({"type": "events", "seq": number, "events": wires, "pool": pool})
+            message = {"type": "events", "seq": number, "events": wires, "pool": self._refresh_pool()}
+            self._widget.post(message)
         if self._resync_wanted:
             self._resync_wanted = False
             self._widget.post({"type": "snapshot", "snapshot": self.snapshot()})
 
     def _resume(self) -> None:
         if self._unsubscribe is None:
-            self._unsubscribe = self._source.subscribe(self._feed.put)
-            self._feed.put(self._source.cache_events(self._translator.seq))
+            with suppress(EngineClosedError):
+                self._unsubscribe = self._source.subscribe(self._feed.put)
+                self._feed.put(self._source.cache_events(self._translator.seq))
 
     def _pause(self) -> None:
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-            self._unsubscribe = None
+        unsubscribe, self._unsubscribe = self._unsubscribe, None
+        if unsubscribe is not None:
+            with suppress(EngineClosedError):
+                unsubscribe()
 
     def _on_message(self, message: Wire) -> None:
         if message["type"] == "views" and message.get("count") == 0:

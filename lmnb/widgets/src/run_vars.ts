@@ -10,7 +10,7 @@ export class VarsView {
   readonly el: HTMLDetailsElement;
   private readonly summary = h("summary");
   private readonly body = h("tbody");
-  private readonly cells = new Map<string, HTMLElement>();
+  private readonly rows = new Map<string, { row: HTMLElement; cell: HTMLElement }>();
   private touched = false; // the reader opened or closed it
 
   constructor() {
@@ -21,28 +21,31 @@ export class VarsView {
   }
 
   update(state: RunState): void {
+    let next = this.body.firstElementChild; // rows stand in the order of branches, whichever was set first
     for (const branch of state.branches) {
       for (const variable of branch.vars) {
         const key = `${branch.id}:${variable.name}`;
-        let cell = this.cells.get(key);
-        if (!cell) {
-          cell = this.addRow(variable.name, branch.parent === null ? "" : branch.label);
-          this.cells.set(key, cell);
+        let entry = this.rows.get(key);
+        if (!entry) {
+          entry = newRow(variable.name, branch.parent === null ? "" : branch.label);
+          this.rows.set(key, entry);
+          this.body.insertBefore(entry.row, next);
+        } else {
+          next = entry.row.nextElementSibling;
         }
-        setText(cell, variable.value);
+        setText(entry.cell, variable.value);
       }
     }
-    const count = this.cells.size;
+    const count = this.rows.size;
     this.el.hidden = count === 0;
     if (!this.touched) this.el.open = count <= OPEN_UP_TO;
     setText(this.summary, plural(count, "variable"));
   }
+}
 
-  private addRow(name: string, where: string): HTMLElement {
-    const label = where ? h("span", { class: "lmnb-where" }, where) : null;
-    const value = h("div", { class: "lmnb-value" });
-    value.addEventListener("click", () => value.classList.add("lmnb-open"));
-    this.body.append(h("tr", {}, h("th", { scope: "row" }, name, label), h("td", {}, value)));
-    return value;
-  }
+function newRow(name: string, where: string): { row: HTMLElement; cell: HTMLElement } {
+  const label = where ? h("span", { class: "lmnb-where" }, where) : null;
+  const cell = h("div", { class: "lmnb-value" });
+  cell.addEventListener("click", () => cell.classList.add("lmnb-open"));
+  return { row: h("tr", {}, h("th", { scope: "row" }, name, label), h("td", {}, cell)), cell };
 }

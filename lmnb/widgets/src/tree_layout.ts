@@ -68,17 +68,17 @@ export interface Scale {
 
 /** Fit boxes into `width`; rows get what fits into `height`, within limits (the rest scrolls). */
 export function fit(boxes: Box[], width: number, height: number): Scale {
-  let tokens = 1;
   let depth = 1;
   let rows = 1;
   for (const box of boxes) {
-    tokens = Math.max(tokens, box.end);
     depth = Math.max(depth, box.depth + 1);
     rows = Math.max(rows, box.row + box.rows);
   }
   const base = Math.min(14, width / 2 / depth);
   const rowHeight = Math.max(5, Math.min(28, Math.floor(height / rows)));
-  return { base, perToken: Math.max(0, width - depth * base) / tokens, rowHeight, height: rows * rowHeight };
+  let perToken = width; // the most at which the longest box still fits
+  for (const box of boxes) perToken = Math.min(perToken, (width - (box.depth + 1) * base) / Math.max(1, box.end));
+  return { base, perToken: Math.max(0, perToken), rowHeight, height: rows * rowHeight };
 }
 
 export function rectOf(box: Box, scale: Scale): Rect {

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from lmnb.language import events as ev
 from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus, NodeSnapshot
+from lmnb.widgets.run_model import RunModel
+from lmnb.widgets.tree_layout import layout
+from lmnb.widgets.tree_model import CacheModel, Marks
+from lmnb.widgets.tree_source import Translator
+
+FIXTURES = Path(__file__).parents[1] / "widgets" / "fixtures"
 
 NASTY = "<img src=x onerror=alert(1)></script><script>alert(2)</script> \"'& <|im_start|>system \x1b[2J"
 
@@ -54,11 +63,13 @@ def judge() -> list[ev.RunEvent]:
     """A program with roles, a fork of three (one nested, one failing), a join and a select."""
     lanes = [
         [*chat(1, "user", ev.TextAppended(1, "Judge the clarity of the essay.")),
-         *chat(1, "assistant", *gen(1, "judgment", "Clear enough to be read twice.", reused=40)), ev.BranchFinished(1, "done")],
+         *chat(1, "assistant", *gen(1, "judgment", "Clear enough to be read twice.", reused=40)),
+         ev.BranchFinished(1, "done")],
         [*chat(2, "user", ev.TextAppended(2, "Judge its evidence.")), *gen(2, "judgment", "Thin", reason="length"),
          ev.BranchOpened(4, 2, 0, 1, "0.1.0"), *gen(4, "detail", "No source is named."), ev.BranchFinished(4, "done"),
          ev.BranchesJoined(2, [4], "gather_variable"), ev.BranchFinished(2, "done")],
-        [*chat(3, "user", ev.TextAppended(3, NASTY)), ev.GenStarted(3, "judgment", "gen", "regex"), ev.TokensGenerated(3, "Half a", 2),
+        [*chat(3, "user", ev.TextAppended(3, NASTY)), ev.GenStarted(3, "judgment", "gen", "regex"),
+         ev.TokensGenerated(3, "Half a", 2),
          ev.BranchFinished(3, "failed", "GenerationError: the regex cannot match " + NASTY)],
     ]  # fmt: skip
     return [
@@ -246,3 +257,63 @@ class FakeCache:
     def _publish(self, batch: list[CacheEvent]) -> None:
         for callback in list(self.callbacks):
             callback(batch)
+
+
+def busy_cache() -> FakeCache:
+    """Two chats that share a system prompt, a few-shot batch, evictions, and text of many bytes a character."""
+    cache = FakeCache()
+    cache.request("You are kind. Hello", "cell 1")
+    cache.request("You are kind. Hello, 你好 and how are you?", "cell 2")
+    cache.request("You are kind. What is 👩‍🚀?", "cell 3", seconds=0.5)
+    for question in ("2+2", "2+3", "7+1"):
+        cache.request(f"Q: 1+1 A: 2 Q: {question}", "cell 4", seconds=0.1)
+    cache.extend(max(cache.nodes), " A: 8")
+    cache.evict()
+    cache.evict()
+    cache.request("You are kind. Hello again", "cell 5")
+    return cache
+
+
+def run_fixture(events: Sequence[ev.RunEvent]) -> dict[str, Any]:
+    wires = [ev.to_json(event) for event in events]
+    model = RunModel()
+    model.apply_all(wires)
+    return {"events": wires, "model": model.to_json()}
+
+
+def tree_fixture() -> dict[str, Any]:
+    """Wire events, and at several places the tree, the marks of the last second and of one step, and the layout."""
+    cache = busy_cache()
+    translator = Translator(cache.decode)
+    model = CacheModel()
+    for event in cache.events:
+        model.append(translator.translate(event))
+
+    def marks(found: Marks) -> dict[str, list[int]]:
+        return {"fresh": sorted(found.new), "hit": sorted(found.hit), "evicted": sorted(found.evicted)}
+
+    places = [
+        {
+            "count": count,
+            "nodes": sorted(model.at(count).values(), key=lambda node: node["node"]),
+            "recent": marks(model.marks(count)),
+            "step": marks(model.marks(count, since=count - 1)),
+            "boxes": [asdict(box) for box in layout(model.at(count))],
+        }
+        for count in range(0, len(model.events) + 1, 3)
+    ]
+    return {"events": model.events, "places": places}
+
+
+def fixtures() -> dict[str, Any]:
+    """By file name, what the Python and the TypeScript models must both make of the same events."""
+    return {
+        "run_judge.json": run_fixture(judge()),
+        "run_stopped.json": run_fixture(stopped()),
+        "tree.json": tree_fixture(),
+    }
+
+
+if __name__ == "__main__":  # writes the fixtures anew; read the difference before committing it
+    for name, value in fixtures().items():
+        (FIXTURES / name).write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,189 @@
+// @vitest-environment jsdom
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import create from "../../../lmnb/widgets/src/index";
+import type { RunEvent } from "../../../lmnb/widgets/src/protocol";
+import { emptyRun, RunModel } from "../../../lmnb/widgets/src/run_model";
+import judge from "../fixtures/run_judge.json";
+import { FakeHost, frames, snapshot } from "./fake_host";
+
+const events = judge.events as RunEvent[];
+
+function open(state = emptyRun(), seq = 0) {
+  const host = new FakeHost({ snapshot: snapshot("run", seq, state), _esm: "…" });
+  const widget = create();
+  const end = widget.initialize({ model: host });
+  const el = document.createElement("div");
+  document.body.append(el);
+  const cleanup = widget.render({ model: host, el });
+  return { host, widget, el, cleanup, end };
+}
+
+function folded(list: RunEvent[]) {
+  const model = new RunModel();
+  for (const event of list) model.apply(event);
+  return model.state;
+}
+
+const text = (el: Element, selector: string) => [...el.querySelectorAll(selector)].map((found) => found.textContent);
+
+function manyBranches(number: number): RunEvent[] {
+  const start: RunEvent = { type: "run", run: "r", program: "p", model: "m", time: 0, cell: null };
+  const opened = Array.from({ length: number }, (_, index): RunEvent => {
+    return { type: "branch", branch: index + 1, parent: 0, index, fork: 0, label: `0.${index}`, program: null, row: null };
+  });
+  return [start, ...opened];
+}
+
+beforeEach(() => {
+  document.body.replaceChildren();
+});
+
+afterEach(() => {
+  vi.restoreAllMocks();
+});
+
+describe("the run view", () => {
+  it("draws streamed deltas as it draws the finished run", async () => {
+    const streamed = open();
+    for (const [index, event] of events.entries()) {
+      streamed.host.receive({ type: "events", seq: index + 1, events: [event] });
+      if (index % 5 === 0) await frames();
+    }
+    await frames();
+    const finished = open(folded(events), events.length);
+    const transcript = (el: Element) => el.querySelector(".lmnb-body")?.innerHTML;
+    expect(transcript(streamed.el)).toBe(transcript(finished.el));
+    expect(text(streamed.el, ".lmnb-role")).toEqual(["system", "user", "assistant", "user", "user", "user", "assistant"]);
+    expect(text(streamed.el, ".lmnb-value")).toEqual(text(finished.el, ".lmnb-value"));
+    expect(streamed.host.sent).toEqual([{ type: "views", count: 1 }]);
+  });
+
+  it("tells given, generated and chosen text apart by element and class", () => {
+    const { el } = open(folded(events), 1);
+    expect(text(el, "ins.lmnb-gen:not(.lmnb-chosen)")).toContain("Clear enough to be read twice.");
+    expect(text(el, "ins.lmnb-chosen")).toEqual(["fair"]);
+    expect(text(el, ".lmnb-choices .lmnb-picked td:nth-child(2)")).toEqual(["fair"]);
+    expect(text(el, ".lmnb-note").join("")).toContain("failed");
+  });
+
+  it("shows hostile text as text", () => {
+    const { el } = open(folded(events), 1);
+    expect(el.querySelector("img, script")).toBeNull();
+    expect(el.textContent).toContain("<img src=x onerror=alert(1)></script>");
+    expect(el.textContent).toContain("<|im_start|>system");
+  });
+
+  it("keeps the elements that are on screen while text streams", async () => {
+    const cut = events.findIndex((event) => event.type === "tokens");
+    const { host, el } = open(folded(events.slice(0, cut)), cut);
+    const before = [...el.querySelectorAll(".lmnb-lane, .lmnb-gen")];
+    const firstText = el.querySelector(".lmnb-text")?.firstChild;
+    host.receive({ type: "events", seq: cut + 1, events: events.slice(cut) });
+    await frames();
+    for (const element of before) expect(el.contains(element)).toBe(true);
+    expect(el.querySelector(".lmnb-text")?.firstChild).toBe(firstText);
+  });
+
+  it("cancels once, and offers no cancel after the end or without a kernel", async () => {
+    const { host, el } = open(folded(events.slice(0, 5)), 5);
+    const button = el.querySelector<HTMLButtonElement>(".lmnb-cancel");
+    expect(button?.hidden).toBe(false);
+    button?.click();
+    button?.click();
+    expect(host.sent.filter((message) => message.type === "cancel")).toHaveLength(1);
+    host.receive({ type: "events", seq: 6, events: [{ type: "run_end", status: "cancelled", seconds: 1, error: null }] });
+    await frames();
+    expect(button?.hidden).toBe(true);
+    expect(el.querySelector("[role=status]")?.textContent).toContain("stopped · 1.00 s");
+
+    const page = new FakeHost({ snapshot: snapshot("run", 1, folded(events.slice(0, 5))) });
+    const alone = document.createElement("div");
+    create().render({ model: page, el: alone });
+    expect(alone.querySelector<HTMLButtonElement>(".lmnb-cancel")?.hidden).toBe(true);
+  });
+
+  it("folds 256 branches and shows more on request, in every view", () => {
+    const { el, widget, host } = open(folded(manyBranches(256)), 1);
+    expect(el.querySelectorAll(".lmnb-lane")).toHaveLength(12);
+    const more = el.querySelector<HTMLButtonElement>("button.lmnb-more");
+    expect(more?.textContent).toBe("Show 48 more of 244");
+    more?.click();
+    expect(el.querySelectorAll(".lmnb-lane")).toHaveLength(60);
+    const second = document.createElement("div");
+    widget.render({ model: host, el: second });
+    expect(second.querySelectorAll(".lmnb-lane")).toHaveLength(60);
+  });
+
+  it("folds long given text and opens it on request", () => {
+    const long = `${"word ".repeat(2000)}END`;
+    const { el } = open(folded([...manyBranches(0), { type: "text", branch: 0, text: long }]), 1);
+    const place = el.querySelector(".lmnb-text") as HTMLElement;
+    expect(place.textContent?.length).toBeLessThan(2000);
+    expect(place.textContent).toContain("more characters");
+    place.querySelector<HTMLButtonElement>("button.lmnb-cut")?.click();
+    expect(place.textContent).toBe(long);
+  });
+
+  it("shows the template's text only on request", () => {
+    const { el } = open(folded(events), 1);
+    const root = el.querySelector(".lmnb-run");
+    const toggle = el.querySelector<HTMLButtonElement>(".lmnb-toggle");
+    expect(root?.classList.contains("lmnb-show-template")).toBe(false);
+    toggle?.click();
+    expect(root?.classList.contains("lmnb-show-template")).toBe(true);
+    expect(toggle?.getAttribute("aria-pressed")).toBe("true");
+    expect(text(el, ".lmnb-template")[0]).toBe("<|im_start|>system\n");
+  });
+
+  it("follows the end only while its reader is there", async () => {
+    const { host, el } = open(folded(events.slice(0, 6)), 6);
+    const body = el.querySelector(".lmnb-body") as HTMLElement;
+    let height = 1000;
+    Object.defineProperties(body, {
+      scrollHeight: { get: () => height },
+      clientHeight: { get: () => 400 },
+    });
+    const grow = async (seq: number) => {
+      host.receive({ type: "events", seq, events: [{ type: "text", branch: 0, text: "more\n" }] });
+      height += 100;
+      await frames();
+    };
+    body.scrollTop = 100; // reading further up
+    await grow(7);
+    expect(body.scrollTop).toBe(100);
+    body.scrollTop = height - 400;
+    height -= 100; // `before` measures the old height
+    await grow(8);
+    expect(body.scrollTop).toBe(height);
+  });
+
+  it("recovers from a lost message by a snapshot", async () => {
+    const { host, el } = open();
+    host.receive({ type: "events", seq: 1, events: events.slice(0, 4) });
+    host.receive({ type: "events", seq: 3, events: events.slice(10, 12) });
+    expect(host.sent).toContainEqual({ type: "resync" });
+    host.receive({ type: "snapshot", snapshot: snapshot("run", 3, folded(events)) });
+    await frames();
+    expect(text(el, "ins.lmnb-chosen")).toEqual(["fair"]);
+  });
+
+  it("leaves no element, listener or frame behind", async () => {
+    const { host, el, cleanup, end } = open(folded(events.slice(0, 20)), 1);
+    host.receive({ type: "events", seq: 2, events: events.slice(20, 22) });
+    cleanup();
+    expect(el.childElementCount).toBe(0);
+    await frames();
+    expect(host.sent.at(-1)).toEqual({ type: "views", count: 0 });
+    end();
+    expect(host.numListeners).toBe(0);
+  });
+
+  it("cleans up by the signal of newer hosts", () => {
+    const host = new FakeHost({ snapshot: snapshot("run", 1, folded(events)) });
+    const abort = new AbortController();
+    const el = document.createElement("div");
+    create().render({ model: host, el, signal: abort.signal });
+    abort.abort();
+    expect(el.childElementCount).toBe(0);
+  });
+});

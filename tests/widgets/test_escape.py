@@ -1,0 +1,116 @@
+"""Text of any origin stays text, in every form a view has."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from view_samples import NASTY, FakeCache, FakeRun, chat, gen, select
+
+from lmnb.language import events as ev
+from lmnb.widgets import CacheView, RunView
+from lmnb.widgets.escape import cut, markup, plain, script_json
+
+
+class Elements(HTMLParser):
+    """All tags and attributes of a page, as a browser would see them, and the text between."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def nasty_run() -> list[ev.RunEvent]:
+    """The hostile text in every place where a text can be."""
+    return [
+        ev.RunStarted("r", NASTY, NASTY, 0.0, NASTY),
+        *chat(0, NASTY, ev.TextAppended(0, NASTY), *gen(0, NASTY, NASTY)),
+        ev.BranchOpened(1, 0, 0, 0, NASTY, NASTY),
+        *select(1, NASTY, [NASTY, "b"], [-1.0, -2.0], 0),
+        ev.BranchFinished(1, "failed", NASTY),
+        ev.BranchesJoined(0, [1], NASTY),
+        ev.VariableSet(0, NASTY, NASTY),
+        ev.RunFinished("failed", 1.0, NASTY),
+    ]
+
+
+@pytest.fixture
+def nasty_view() -> RunView:
+    view = RunView(FakeRun(nasty_run()), "off")
+    view.display()
+    assert view.finish()
+    return view
+
+
+def check(html: str, scripts: int = 0) -> Elements:
+    found = Elements(html)
+    assert "img" not in found.tags
+    assert found.tags.count("script") == scripts
+    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    assert "\x1b" not in html
+    return found
+
+
+def test_static_html_holds_no_element_of_the_text(nasty_view: RunView) -> None:
+    html = nasty_view._record.bundle()["text/html"]
+    found = check(html)
+    assert "<img src=x onerror=alert(1)></script>" in found.text
+    assert "<|im_start|>system" in found.text
+
+
+def test_a_page_ends_no_script_early_and_keeps_the_text(nasty_view: RunView) -> None:
+    html = nasty_view.to_html()
+    check(html, scripts=3)
+    (json_text,) = re.findall(r'id="lmnb-snapshot">(.*?)</script>', html, flags=re.DOTALL)
+    snapshot = json.loads(json.loads(json_text))
+    assert snapshot["model"]["program"] == NASTY
+
+
+def test_plain_text_holds_no_escape_sequence(nasty_view: RunView) -> None:
+    text = nasty_view.to_text()
+    assert "\x1b" not in text
+    assert "␛[2J" in text
+    assert "<img src=x onerror=alert(1)></script>" in text
+
+
+def test_cache_views_show_hostile_prompts_as_text() -> None:
+    cache = FakeCache()
+    cache.request(NASTY * 2, owner=NASTY)
+    view = CacheView(cache, "html")
+    check(view._picture())
+    check(view.to_svg())
+    check(view.to_html(), scripts=3)
+    assert "\x1b" not in view.to_text()
+    assert "alert(1)" in view.to_text()
+
+
+@pytest.mark.parametrize("text", ["<b>", '"', "'", "&lt;", "</script>", "<!--", "\u2028", "a\x00b"])
+def test_markup_and_script_json_are_inert_and_exact(text: str) -> None:
+    assert not set(markup(text)) & set("<>\"'\x00")
+    inside = script_json({"text": text})
+    assert not set(inside) & set("<>&\u2028\u2029")
+    assert json.loads(inside) == {"text": text}
+
+
+def test_plain_keeps_lines_tabs_and_every_script() -> None:
+    assert plain("a\tb\r\nc 你好 👩‍🚀") == "a\tb\nc 你好 👩‍🚀"
+    assert plain("\x1b]0;x\x07\x9b2J") == "␛]0;x␇\ufffd2J"
+
+
+def test_cut_says_how_much_is_missing() -> None:
+    assert cut("abc", 3) == ("abc", 0, "")
+    head, missing, tail = cut("a" * 50 + "z" * 50, 40)
+    assert (head, missing, tail) == ("a" * 30, 60, "z" * 10)

@@ -1,0 +1,275 @@
+"""The run view in each mode: one display, complete and in order, standing alone at the end."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+from view_front_end import FrontEnd
+from view_samples import FakeRun, gen, judge, stopped
+
+from lmnb.language import events as ev
+from lmnb.widgets import RunView, run_html, run_text
+from lmnb.widgets.output import WIDGET_MIME
+from lmnb.widgets.run_model import RunModel
+from lmnb.widgets.run_sinks import RunRecord
+
+
+def model_of(events: list[ev.RunEvent]) -> dict[str, Any]:
+    model = RunModel()
+    model.apply_all(map(ev.to_json, events))
+    value: dict[str, Any] = json.loads(json.dumps(model.to_json()))
+    return value
+
+
+def stream(run: FakeRun, events: list[ev.RunEvent], pause: float = 0.002) -> None:
+    for event in events:
+        run.publish(event)
+        time.sleep(pause)
+
+
+def test_the_widget_gets_numbered_deltas_that_make_the_whole_run(front_end: FrontEnd) -> None:
+    run = FakeRun(judge()[:4])
+    view = RunView(run, "widget")
+    view.display()
+    began = time.monotonic()
+    stream(run, judge()[4:])
+    assert view.finish()
+    posts = [post for post in front_end.posts if post["type"] == "events"]
+    assert [post["seq"] for post in posts] == list(range(1, len(posts) + 1))
+    assert len(posts) <= (time.monotonic() - began) * 20 + 2
+    model = RunModel()
+    model.apply_all(front_end.events())
+    assert json.loads(json.dumps(model.to_json())) == model_of(judge())
+
+
+def test_one_display_carries_all_forms_and_its_last_update_is_final(front_end: FrontEnd) -> None:
+    run = FakeRun(judge())
+    view = RunView(run, "widget")
+    view.display()
+    view.display()
+    assert view.finish()
+    ((id, first),) = front_end.displays
+    assert set(first) == {WIDGET_MIME, "text/html", "text/plain"}
+    ((updated, last),) = front_end.updates
+    assert updated == id
+    assert last[WIDGET_MIME] == first[WIDGET_MIME]
+    assert "Clear enough to be read twice." in last["text/html"]
+    assert "«Clear enough to be read twice.»" in last["text/plain"]
+    assert "done after 2.00 s" in last["text/plain"]
+
+
+def test_the_snapshot_is_made_only_when_it_is_asked_for(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    snapshot = RunRecord.snapshot
+
+    def counted(record: RunRecord) -> str:
+        made.append(1)
+        return snapshot(record)
+
+    monkeypatch.setattr(RunRecord, "snapshot", counted)
+    run = FakeRun()
+    view = RunView(run, "widget")
+    opened = len(made)  # opening the comm sends the state
+    view.display()
+    stream(run, judge(), 0.001)
+    time.sleep(0.1)
+    assert len(made) == opened
+    state = json.loads(front_end.widget.get_state("snapshot")["snapshot"])  # a page that loads late
+    assert state["kind"] == "run"
+    assert view.finish()
+
+
+def test_a_late_page_joins_without_a_gap(front_end: FrontEnd) -> None:
+    run = FakeRun()
+    view = RunView(run, "widget")
+    view.display()
+    for place, event in enumerate(judge()):
+        run.publish(event)
+        time.sleep(0.002)
+        if place == 20:
+            state = json.loads(front_end.widget.get_state("snapshot")["snapshot"])
+    assert view.finish()
+    model = RunModel()
+    model.head.update({key: value for key, value in state["model"].items() if key != "branches"})
+    model.branches = {branch["id"]: branch for branch in state["model"]["branches"]}
+    for post in front_end.posts:
+        if post["type"] == "events" and post["seq"] > state["seq"]:
+            model.apply_all(post["events"])
+    assert json.loads(json.dumps(model.to_json())) == model_of(judge())
+
+
+def test_a_resync_is_answered_while_it_runs_and_after_the_end(front_end: FrontEnd) -> None:
+    run = FakeRun(judge()[:10])
+    view = RunView(run, "widget")
+    view.display()
+    for stage in ("running", "done"):
+        before = len(front_end.posts)
+        front_end.widget._on_message(None, {"type": "resync"}, [])
+        deadline = time.monotonic() + 2
+        while not any(post["type"] == "snapshot" for post in front_end.posts[before:]):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        answer = next(post for post in front_end.posts[before:] if post["type"] == "snapshot")
+        assert json.loads(answer["snapshot"])["model"]["status"] == stage
+        if stage == "running":
+            stream(run, judge()[10:], 0)
+            assert view.finish()
+    assert json.loads(answer["snapshot"])["model"] == model_of(judge())
+
+
+def test_cancel_from_any_thread_cancels_the_run_and_not_after_its_end(front_end: FrontEnd) -> None:
+    run = FakeRun(stopped()[:-1])
+    view = RunView(run, "widget")
+    view.display()
+    click = threading.Thread(target=lambda: front_end.widget._on_message(None, {"type": "cancel"}, []))
+    click.start()
+    click.join()
+    assert run.cancelled.is_set()
+    run.publish(stopped()[-1])
+    assert view.finish()
+    run.cancelled.clear()
+    front_end.widget._on_message(None, {"type": "cancel"}, [])
+    assert not run.cancelled.is_set()
+
+
+def test_malformed_messages_from_a_page_are_ignored(front_end: FrontEnd) -> None:
+    run = FakeRun(judge())
+    view = RunView(run, "widget")
+    view.display()
+    for message in ("cancel", None, {}, {"type": 3}, {"type": "no such thing"}):
+        front_end.widget._on_message(None, message, [])
+    assert not run.cancelled.is_set()
+    assert view.finish()
+
+
+def test_messages_are_kept_off_the_busy_shell() -> None:
+    from lmnb.widgets.host import ViewWidget
+
+    widget = ViewWidget(lambda: "{}", lambda message: None)
+    widget.comm._reply_subshell_for = lambda data, default: "main"
+    widget.post({"type": "events", "seq": 1, "events": []})
+    assert widget.comm._reply_subshell_for is None
+    widget.close()
+
+
+def test_html_is_updated_in_place_a_few_times_a_second(front_end: FrontEnd) -> None:
+    run = FakeRun()
+    view = RunView(run, "html")
+    view.display()
+    began = time.monotonic()
+    stream(run, judge(), 0.01)
+    assert view.finish()
+    seconds = time.monotonic() - began
+    ((id, first),) = front_end.displays
+    assert set(first) == {"text/html", "text/plain"}
+    assert {updated for updated, _ in front_end.updates} == {id}
+    assert 2 <= len(front_end.updates) <= seconds * 3 + 3
+    assert "«fair»" in front_end.updates[-1][1]["text/plain"]
+    assert 'data-status="done"' in front_end.updates[-1][1]["text/html"]
+
+
+def test_text_streams_once_and_ends_with_the_whole_transcript(
+    front_end: FrontEnd, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = FakeRun()
+    view = RunView(run, "text")
+    view.display()
+    stream(run, judge(), 0.005)
+    assert view.finish()
+    printed = capsys.readouterr().out
+    assert front_end.displays == []
+    model = RunModel()
+    model.apply_all(map(ev.to_json, judge()))
+    assert printed == (f"{run_text.title(model)}\n{run_text.transcript(model)}\n{run_text.summary(model)}\n")
+
+
+@pytest.mark.parametrize("events", [judge(), stopped()])
+def test_stable_text_only_ever_grows(events: list[ev.RunEvent]) -> None:
+    model = RunModel()
+    text = ""
+    for event in events:
+        model.apply(ev.to_json(event))
+        longer = run_text.transcript(model, stable=not model.ended)
+        assert longer.startswith(text)
+        text = longer
+    assert text == run_text.transcript(model)
+
+
+def test_off_shows_nothing_and_still_knows_the_run(front_end: FrontEnd, capsys: pytest.CaptureFixture[str]) -> None:
+    view = RunView(FakeRun(judge()), "off")
+    view.display()
+    assert view.finish()
+    assert front_end.displays == []
+    assert capsys.readouterr().out == ""
+    assert json.loads(view.snapshot())["model"] == model_of(judge())
+
+
+@pytest.mark.parametrize("mode", ["widget", "html"])
+def test_in_the_background_the_view_finishes_by_itself(front_end: FrontEnd, mode: str) -> None:
+    run = FakeRun()
+    view = RunView(run, mode)
+    view.display(background=True)
+    stream(run, judge(), 0)
+    deadline = time.monotonic() + 5
+    while run.num_subscribers or not front_end.updates or "done after" not in front_end.updates[-1][1]["text/plain"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert "«fair»" in front_end.updates[-1][1]["text/plain"]
+    assert view.finish()
+
+
+def test_finish_without_an_end_shows_what_is_there(front_end: FrontEnd) -> None:
+    run = FakeRun(judge()[:8])
+    view = RunView(run, "widget")
+    view.display()
+    assert not view.finish(timeout=0.2)
+    assert "running" in front_end.updates[-1][1]["text/plain"]
+    assert run.num_subscribers == 0
+
+
+def test_a_front_end_that_fails_stops_neither_run_nor_view(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = FakeRun()
+    view = RunView(run, "widget")
+    view.display()
+    monkeypatch.setattr(type(front_end.widget), "send", lambda *args, **kwargs: 1 / 0)
+    stream(run, judge(), 0.001)
+    assert view.finish()
+    assert json.loads(view.snapshot())["model"] == model_of(judge())
+
+
+def test_a_long_transcript_is_cut_to_a_bounded_size_and_says_so() -> None:
+    model = RunModel()
+    model.apply_all(
+        map(
+            ev.to_json,
+            [ev.RunStarted("r", "p", "m", 0.0), ev.TextAppended(0, "x" * 3_000_000), ev.RunFinished("done", 1.0)],
+        )
+    )
+    html = run_html.render(model)
+    assert len(html) < 1_000_000
+    assert "2,200,000 characters not shown" in html
+
+
+def test_html_shows_many_branches_up_to_a_limit() -> None:
+    model = RunModel()
+    events = [
+        ev.RunStarted("r", "p", "m", 0.0),
+        *(ev.BranchOpened(i, 0, i - 1, 0, f"0.{i - 1}") for i in range(1, 257)),
+    ]
+    events += [event for branch in range(1, 257) for event in gen(branch, "x", "word")]
+    model.apply_all(map(ev.to_json, events))
+    html = run_html.render(model)
+    assert html.count("lmnb-lane-head") - run_html.style().count("lmnb-lane-head") == 64
+    assert "192 more branches" in html
+
+
+def test_durations_have_units() -> None:
+    assert [run_text.seconds(value) for value in (0.083, 0.9999, 1.416, 59.999, 185.0)] == [
+        "83 ms", "1.00 s", "1.42 s", "1 min 00 s", "3 min 05 s",
+    ]  # fmt: skip

@@ -1,0 +1,168 @@
+"""The cache view: live deltas, history, holes in it, and an engine that goes away."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from view_front_end import FrontEnd
+from view_samples import FakeCache, busy_cache
+
+from lmnb.errors import EngineClosedError
+from lmnb.widgets import CacheView
+from lmnb.widgets.output import WIDGET_MIME
+from lmnb.widgets.tree_model import CacheModel
+
+
+def state_of(view: CacheView) -> CacheModel:
+    state = json.loads(view.snapshot())["model"]
+    model = CacheModel(state["base"], state["base_seq"])
+    for event in state["events"]:
+        model.append(event)
+    return model
+
+
+def follow(front_end: FrontEnd, snapshot: str) -> CacheModel:
+    """What a page knows that began with `snapshot` and got every post since."""
+    start: dict[str, Any] = json.loads(snapshot)
+    model = CacheModel(start["model"]["base"], start["model"]["base_seq"])
+    for event in start["model"]["events"]:
+        model.append(event)
+    for post in front_end.posts:
+        if post["type"] == "events" and post["seq"] > start["seq"]:
+            for event in post["events"]:
+                model.append(event)
+    return model
+
+
+def wait_for_posts(front_end: FrontEnd, last_seq: int) -> None:
+    deadline = time.monotonic() + 5
+    while not any(event["seq"] == last_seq for event in front_end.events()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_the_widget_follows_the_cache_in_few_messages(front_end: FrontEnd) -> None:
+    cache = busy_cache()
+    view = CacheView(cache, "widget")
+    snapshot = view.snapshot()
+    view.display()
+    began = time.monotonic()
+    for number in range(200):
+        cache.request(f"request {number % 7} of {number}", "cell 9", seconds=0.01)
+        time.sleep(0.001)
+    cache.evict()
+    wait_for_posts(front_end, len(cache.events) - 1)
+    assert len(front_end.posts) <= (time.monotonic() - began) * 20 + 2
+    model = follow(front_end, snapshot)
+    assert set(model.head) == set(cache.nodes)
+    assert [event["seq"] for event in model.events] == list(range(len(cache.events)))
+    assert front_end.posts[-1]["pool"]["pool_tokens"] == cache.pool_tokens
+    view.close()
+    assert cache.callbacks == []
+
+
+def test_the_display_carries_all_forms(front_end: FrontEnd) -> None:
+    view = CacheView(busy_cache(), "widget")
+    view.display()
+    ((_, bundle),) = front_end.displays
+    assert set(bundle) == {WIDGET_MIME, "text/html", "text/plain"}
+    assert "<svg" in bundle["text/html"]
+    view.close()
+
+
+def test_html_and_text_are_pictures_that_follow_nothing(
+    front_end: FrontEnd, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = busy_cache()
+    CacheView(cache, "html").display()
+    CacheView(cache, "text").display()
+    CacheView(cache, "off").display()
+    ((_, bundle),) = front_end.displays
+    assert WIDGET_MIME not in bundle
+    assert capsys.readouterr().out.startswith("Cache tree: ")
+    assert cache.callbacks == []
+
+
+def test_all_recorded_events_are_there_to_scrub_through() -> None:
+    cache = busy_cache()
+    model = state_of(CacheView(cache, "off"))
+    assert model.base_seq == -1
+    assert len(model.events) == len(cache.events)
+    assert set(model.head) == set(cache.nodes)
+
+
+def test_a_cache_that_forgot_its_first_events_starts_from_a_snapshot(front_end: FrontEnd) -> None:
+    cache = busy_cache()
+    cache.keep = 4
+    view = CacheView(cache, "widget")
+    snapshot = view.snapshot()
+    assert json.loads(snapshot)["model"]["base_seq"] == len(cache.events) - 1
+    view.display()
+    cache.request("You are kind. What now?")
+    wait_for_posts(front_end, len(cache.events) - 1)
+    model = follow(front_end, snapshot)
+    assert {id: node["text"] for id, node in model.head.items()} == {
+        id: cache.decode(node["ids"]) for id, node in cache.nodes.items()
+    }
+    view.close()
+
+
+def test_a_hole_in_the_events_leads_to_a_fresh_snapshot(front_end: FrontEnd) -> None:
+    cache = busy_cache()
+    view = CacheView(cache, "widget")
+    view.display()
+    callbacks, cache.callbacks = cache.callbacks, []
+    cache.request("this one is never announced")
+    cache.callbacks = callbacks
+    cache.request("You are kind. And this one is.")
+    deadline = time.monotonic() + 5
+    while not any(post["type"] == "snapshot" for post in front_end.posts):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    answer = next(post for post in front_end.posts if post["type"] == "snapshot")
+    assert set(follow(front_end, answer["snapshot"]).head) == set(cache.nodes)
+    view.close()
+
+
+def test_nobody_looking_means_no_subscription_and_looking_again_catches_up(front_end: FrontEnd) -> None:
+    cache = busy_cache()
+    view = CacheView(cache, "widget")
+    snapshot = view.snapshot()
+    view.display()
+    front_end.widget._on_message(None, {"type": "views", "count": 0}, [])
+    assert cache.callbacks == []
+    cache.request("while nobody looks")
+    front_end.widget._on_message(None, {"type": "views", "count": 1}, [])
+    wait_for_posts(front_end, len(cache.events) - 1)
+    assert set(follow(front_end, snapshot).head) == set(cache.nodes)
+    view.close()
+
+
+def test_the_picture_outlives_the_engine(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = busy_cache()
+    view = CacheView(cache, "widget")
+    view.display()
+
+    def closed(*args: object) -> Any:
+        raise EngineClosedError("the engine was shut down")
+
+    for name in ("status", "snapshot", "subscribe", "cache_events"):
+        monkeypatch.setattr(cache, name, closed)
+    assert set(state_of(view).head) == set(cache.nodes)
+    assert "<svg" in view.to_html()
+    front_end.widget._on_message(None, {"type": "views", "count": 0}, [])
+    front_end.widget._on_message(None, {"type": "views", "count": 1}, [])
+    view.close()
+
+
+def test_since_marks_what_came_after_an_earlier_view() -> None:
+    cache = FakeCache()
+    cache.request("one")
+    seen = CacheView(cache, "off").seq
+    cache.request("two", seconds=0.0)
+    view = CacheView(cache, "off", since=seen)
+    assert view.to_svg().count('class="new"') == 1
+    assert CacheView(cache, "off").to_svg().count('class="new"') == 2
