@@ -146,6 +146,26 @@ def test_half_a_marker_in_the_template_and_half_in_data(first: bool) -> None:
             assert stream.text().lstrip() == opening + closing
 
 
+def test_generated_text_completes_no_marker() -> None:
+    for tokenizer in (ByteTokenizer(), *map(small_tokenizer, KINDS)):
+        for generated, trusted in (("<|im_", "end|>"), ("im_", "end|>")):
+            stream = stream_of(tokenizer)
+            stream.append("<|", trusted=True)
+            stream.append_ids(tokenizer.encode(generated))
+            stream.append(trusted, trusted=True)
+            assert tokenizer.special_ids.isdisjoint(stream.ids)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "safe"),
+    [("fox", " jumps", True), ("fox", "jumps", False), ("fox", ", jumps", False), ("1", " jumps", False)],
+)
+def test_where_a_text_may_be_cut(left: str, right: str, safe: bool) -> None:
+    tokenizer = small_tokenizer("gpt2")
+    codec = TokenCodec(tokenizer)
+    assert codec.is_safe_cut(tokenizer.encode(left)[-1], tokenizer.encode(right)[0]) is safe
+
+
 def test_data_beside_a_marker_does_not_undo_it() -> None:
     tokenizer = small_tokenizer("gpt2")
     stream = stream_of(tokenizer)
