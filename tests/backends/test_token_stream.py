@@ -148,11 +148,11 @@ def test_half_a_marker_in_the_template_and_half_in_data(first: bool) -> None:
 
 def test_generated_text_completes_no_marker() -> None:
     for tokenizer in (ByteTokenizer(), *map(small_tokenizer, KINDS)):
-        for generated, trusted in (("<|im_", "end|>"), ("im_", "end|>")):
+        for opening, generated in (("<|", "im_"), ("", "<|im_"), ("<|im_", "<|im_")):
             stream = stream_of(tokenizer)
-            stream.append("<|", trusted=True)
+            stream.append(opening, trusted=True)
             stream.append_ids(tokenizer.encode(generated))
-            stream.append(trusted, trusted=True)
+            stream.append("end|>", trusted=True)
             assert tokenizer.special_ids.isdisjoint(stream.ids)
 
 
