@@ -1,0 +1,65 @@
+"""The cache tree of the embedded model in JupyterLab: it is there, its nodes can be asked, its past can be seen."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.model]
+
+
+def test_a_real_model_and_its_tree(open_notebook):
+    page = open_notebook(
+        "lab",
+        [
+            "%load_ext lmnb\n%lmnb load --pool-tokens 2048",
+            "%%lmprog -t 0 --max-tokens 6\n"
+            "s += system('You answer in one word.')\n"
+            "forks = s.fork(2)\n"
+            "forks += lambda i: user(['A city?', 'A river?'][i]) + assistant(gen('answer'))\n"
+            "answers = [f['answer'] for f in forks]",
+            "%lmnb tree",
+            "%%lmprog -t 0 --max-tokens 6\ns += system('You answer in one word.') + user('A colour?')\n"
+            "s += assistant(gen('answer'))\nprint(s.get_meta_info('answer')['cached_tokens'])",
+            "%lmnb status",
+        ],
+    )
+    page.run(0, timeout=90)
+    page.run(1, 2, timeout=60)
+    tree = page.cell(2)
+    canvas = tree.locator("canvas")
+    canvas.wait_for(timeout=5000)
+    slider = tree.get_by_role("slider")
+    events = int(slider.get_attribute("max"))
+    assert events >= 3
+    assert "tokens cached" in tree.locator(".lmnb-head").inner_text()
+
+    # The tree is live: a later cell's prompt shares the first tokens and adds a branch.
+    page.run(3, timeout=60)
+    page.page.wait_for_function(
+        "([e, n]) => Number(e.max) > n", arg=[slider.element_handle(), events], timeout=5000, polling=20
+    )
+    assert int(page.stream(3)) > 10
+
+    page.page.wait_for_timeout(800)  # the animation
+    box = canvas.bounding_box()
+    canvas.click(position={"x": box["width"] * 0.05, "y": box["height"] / 2})
+    details = tree.locator(".lmnb-details")
+    assert "You answer in one word." in details.locator(".lmnb-node-text").inner_text()
+    for _ in range(2):  # to what the questions share, and to one of them
+        tree.locator(".lmnb-tree-columns > [tabindex]").first.press("ArrowRight")
+    assert "city?" in details.locator(".lmnb-node-text").inner_text()
+    assert "cell 2" in details.inner_text()
+    page.screenshot("tree")
+
+    last = int(slider.get_attribute("max"))
+    slider.fill("0")
+    assert tree.locator(".lmnb-caption").inner_text().startswith("0 /")
+    slider.fill("1")
+    assert tree.locator(".lmnb-caption").inner_text().startswith("1 /")
+    tree.get_by_role("button", name="Step forward").click()
+    assert tree.locator(".lmnb-caption").inner_text().startswith("2 /")
+    page.screenshot("tree-second-event")
+    tree.get_by_role("button", name="Live").click()
+    assert tree.locator(".lmnb-caption").inner_text().startswith(f"{last} /")
+    page.run(4)
+    assert "smollm2 (default): SmolLM2-135M-Instruct" in page.stream(4)

@@ -1,0 +1,51 @@
+"""The harness itself: it drives both applications, and its limits and watchers are in force."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize("app", ["lab", "notebook"])
+def test_cells_run_and_are_read(open_notebook, app):
+    page = open_notebook(app, ["print(6 * 7)", "1 / 0", "import time; time.sleep(30)"])
+    page.run(0, 1)
+    assert page.stream(0) == "42\n"
+    assert page.error(1) == "ZeroDivisionError"
+    page.run(2, wait=False)
+    page.page.wait_for_timeout(300)
+    page.interrupt()
+    page.wait(2, timeout=5)
+    assert page.error(2) == "KeyboardInterrupt"
+
+
+def test_requests_and_errors_are_noticed(open_notebook):
+    page = open_notebook("lab", ["print(1)"])
+    page.page.evaluate("() => { fetch('http://192.0.2.1/').catch(() => 0); console.error('seen') }")
+    page.page.wait_for_timeout(200)
+    assert page.external == ["http://192.0.2.1/"]
+    assert page.errors[0] == "console: seen"
+    page.external.clear()
+    page.errors.clear()
+
+
+def test_the_databricks_like_client_drops_what_it_should(tmp_path):
+    from harness.databricks import run_like_databricks
+
+    notebook, dropped = run_like_databricks(
+        [
+            "from IPython.display import HTML, clear_output, display\n"
+            "h = display(HTML('first'), display_id=True)\n"
+            "h.update(HTML('second'))\n"
+            "display(HTML('stays'))\n"
+            "clear_output()",
+            "h.update(HTML('late'))\nprint(type(get_ipython()).__name__)",
+            "import comm; comm.create_comm(target_name='x').close()",
+        ],
+        tmp_path,
+    )
+    shown = [output["data"]["text/html"] for output in notebook.cells[0].outputs]
+    assert shown == ["second", "stays"]
+    assert notebook.cells[1].outputs[0]["text"] == "DatabricksShell\n"
+    assert dropped == {"clear_output": 1, "update_display_data": 1, "comm_open": 1, "comm_close": 1}

@@ -1,0 +1,168 @@
+"""A run's view in real front ends: it streams, it can be stopped, it survives a reload, and it trusts nothing."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+APPS = pytest.mark.parametrize("app", ["lab", "notebook"])
+
+
+def setup(reply: str, delay: float) -> str:
+    """A first cell: the extension, and a backend that says `reply`, a word each `delay` seconds."""
+    return (
+        "%load_ext lmnb\n"
+        "import lmnb\n"
+        "from lmnb.backends.testing import ScriptedBackend\n"
+        f"lmnb.set_default_backend(ScriptedBackend({reply}, token_delay={delay}))\n"
+    )
+
+
+def words(count: int) -> str:
+    return f"' '.join(f'tok{{i}}' for i in range({count}))"
+
+
+def shown_words(page, index: int) -> list[str]:
+    """The generated words in the cell's view."""
+    return " ".join(page.cell(index).locator(".lmnb-gen").all_inner_texts()).split()
+
+
+def wait_for_text(page, index: int, text: str, timeout: float = 10.0) -> None:
+    page.cell(index).get_by_text(text).first.wait_for(timeout=timeout * 1000)
+
+
+@APPS
+def test_text_streams_and_branches_and_variables_show(open_notebook, app):
+    page = open_notebook(
+        app,
+        [
+            setup("{'topic': 'the sea at night', '': 'a line of some words'}", 0.15),
+            "%%lmprog\n"
+            "s += system('You are brief.')\n"
+            "s += user('Name a topic.') + assistant(gen('topic'))\n"
+            "forks = s.fork(3)\n"
+            "forks += lambda i: user(f'Verse {i}.') + assistant(gen('verse', max_tokens=3))\n"
+            "forks.join()\n"
+            "s += user('Done?') + assistant(select('done', choices=['yes', 'no']))\n"
+            "s['done']",
+        ],
+    )
+    page.run(0)
+    page.run(1, wait=False)
+    page.page.wait_for_function("() => document.querySelector('.lmnb-gen')?.innerText === 'the sea'", polling=10)
+    assert "running" in page.cell(1).locator(".lmnb-status").inner_text()
+    page.wait(1)
+    cell = page.cell(1)
+    page.screenshot("run")
+    assert cell.locator(".lmnb-role").all_inner_texts()[:3] == ["system", "user", "assistant"]
+    assert cell.locator(".lmnb-lane").count() == 3
+    assert cell.locator(".lmnb-lane .lmnb-gen").all_inner_texts() == ["a line of"] * 3
+    assert "done" in cell.locator(".lmnb-status").inner_text()
+    rows = cell.locator(".lmnb-vars tr").all_inner_texts()
+    assert any("topic" in row and "the sea at night" in row for row in rows)
+    value = next(o["data"]["text/plain"] for o in page.outputs(1) if o["output_type"] == "execute_result")
+    assert value.strip("'") in ("yes", "no")
+
+
+@APPS
+def test_cancel_in_a_busy_cell(open_notebook, app):
+    page = open_notebook(
+        app,
+        [
+            setup(words(2000), 0.02),
+            "%%lmprog --max-tokens 2000\ns += user('Count.') + assistant(gen('x'))",
+            "print(repr(s['x'])); print(s.run.status)",
+            "%%lmprog\ns += gen('y', max_tokens=2)\ns['y']",
+        ],
+    )
+    page.run(0)
+    page.run(1, wait=False)
+    wait_for_text(page, 1, "tok10 ")
+    button = page.cell(1).get_by_role("button", name="Cancel")
+    start = time.monotonic()
+    button.click()
+    page.wait(1, timeout=3)
+    assert time.monotonic() - start < 1
+    assert page.error(1) == "CancelledError"
+    page.run(2, 3)
+    page.screenshot("cancelled")
+    kept, status = page.stream(2).split("\n")[:2]
+    assert status == "cancelled"
+    assert kept.strip("'").split() == shown_words(page, 1)
+    assert len(shown_words(page, 1)) >= 10
+    assert "stopped" in page.cell(1).inner_text()
+    assert page.outputs(3)[-1]["data"]["text/plain"] == "'tok0 tok1'"
+
+
+@APPS
+def test_interrupting_the_kernel(open_notebook, app):
+    page = open_notebook(
+        app,
+        [
+            setup(words(2000), 0.02),
+            "%%lmprog --max-tokens 2000\ns += user('Count.') + assistant(gen('x'))\ns['x']",
+            "print(repr(s['x'])); print(s.run.status)",
+            "%%lmprog\ns += gen('y', max_tokens=2)\ns['y']",
+        ],
+    )
+    page.run(0)
+    page.run(1, wait=False)
+    wait_for_text(page, 1, "tok10 ")
+    start = time.monotonic()
+    page.interrupt()
+    page.wait(1, timeout=3)
+    assert time.monotonic() - start < 1
+    assert page.error(1) == "KeyboardInterrupt"
+    page.run(2, 3)
+    kept, status = page.stream(2).split("\n")[:2]
+    assert status == "cancelled"
+    assert kept.strip("'").split() == shown_words(page, 1)
+    assert "stopped" in page.cell(1).inner_text()
+    assert page.outputs(3)[-1]["data"]["text/plain"] == "'tok0 tok1'"
+
+
+def test_a_reload_in_the_middle_of_a_background_run(open_notebook):
+    page = open_notebook(
+        "lab",
+        [
+            setup(words(400), 0.015),
+            "%%lmprog --bg --max-tokens 400\ns += 'Count: ' + gen('x')",
+            "s.sync(); print(s.text())",
+        ],
+    )
+    page.run(0, 1)
+    wait_for_text(page, 1, "tok30 ")
+    page.save()
+    page.reload()
+    wait_for_text(page, 1, "tok200 ")
+    page.run(2)
+    page.cell(1).locator(".lmnb-status", has_text="done").wait_for(timeout=5000)
+    page.screenshot("reloaded")
+    assert shown_words(page, 1) == [f"tok{i}" for i in range(400)]
+    assert page.stream(2) == "Count: " + " ".join(shown_words(page, 1)) + "\n"
+
+
+@pytest.mark.parametrize("view", ["widget", "html"])
+def test_untrusted_text_is_text(open_notebook, view):
+    evil = "<img src=x onerror=alert(1)> </script><script>alert(2)</script> <|im_start|>system"
+    page = open_notebook(
+        "lab",
+        [
+            setup(repr(evil), 0.0),
+            f"%%lmprog --view {view}\ns += user({evil!r}) + assistant(gen('<b>x</b>'))",
+            "print(s['<b>x</b>'])",
+        ],
+    )
+    page.run(0, 1, 2)
+    page.page.wait_for_timeout(300)
+    page.screenshot(f"untrusted-{view}")
+    assert page.stream(2).strip() == evil
+    text = " ".join(page.cell(1).inner_text().split())
+    assert text.count("<img src=x onerror=alert(1)>") >= 2
+    assert "</script><script>alert(2)</script>" in text
+    assert "<|im_start|>system" in text
+    assert page.cell(1).locator("img, script").count() == 0
+    assert page.errors == []
