@@ -79,12 +79,13 @@ _KEYWORDS: dict[str, _Check] = {
     **dict.fromkeys(("pattern", "format", "$ref"), _TEXT),
 }
 
-# What xgrammar enforces beside `type`, by type. Not here although it reads them: minProperties, patternProperties,
-# prefixItems, pattern, format, multipleOf, bounds of `number`.
+# What xgrammar enforces beside `type`, by type. Not here although it reads them: minLength and maxLength (it would
+# allow raw control characters), minProperties, patternProperties, prefixItems, pattern, format, multipleOf, and
+# bounds of `number`.
 _XGRAMMAR_BY_TYPE = {
     "object": {"properties", "required", "additionalProperties"},
     "array": {"items", "minItems", "maxItems"},
-    "string": {"minLength", "maxLength"},
+    "string": set(),
     "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
     "number": set(),
     "boolean": set(),
@@ -244,7 +245,9 @@ def _fits_xgrammar(node: dict[str, Any]) -> bool:
         return False
     if "required" in said and not set(node["required"]) <= node.get("properties", {}).keys():
         return False  # xgrammar asks for listed properties only
-    counts = [node[key] for key in ("minItems", "maxItems", "minLength", "maxLength") if key in node]
+    if node.get("properties") and node.get("additionalProperties", True) is not False:
+        return False  # xgrammar keeps listed names apart from others byte by byte, and so breaks characters
+    counts = [node[key] for key in ("minItems", "maxItems") if key in node]
     bounds = [node[key] for key in _XGRAMMAR_BY_TYPE["integer"] if key in node]
     return all(count <= _MAX_XGRAMMAR_COUNT for count in counts) and all(
         isinstance(bound, int) and abs(bound) < 2**53 for bound in bounds

@@ -7,9 +7,14 @@ translate it to and from the tokenizer's own end tokens, so the libraries need n
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 import numpy as np
 
 from lmnb.runtime.tokenizer import Tokenizer
+
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
 
 
 class GrammarVocabulary:
@@ -19,18 +24,34 @@ class GrammarVocabulary:
         blank = tokenizer.added_ids | tokenizer.special_ids | tokenizer.eos_ids
         known = min(vocab_size, tokenizer.vocab_size)
         self.tokens = [b"" if i in blank else tokenizer.token_bytes(i) for i in range(known)]
+        # A surrogate encoded as if it were a character (ED A0 to ED BF) is no UTF-8, though xgrammar lets it pass.
+        self.tokens = [b"" if _SURROGATE.search(token) else token for token in self.tokens]
         self.tokens += [b""] * (vocab_size - known)
         self.size = vocab_size
         self.end_id = vocab_size  # the virtual end token
         self.eos_ids = frozenset(i for i in tokenizer.eos_ids if i < vocab_size)
         self.num_words = -(-vocab_size // 32)
         self.num_words_with_end = -(-(vocab_size + 1) // 32)
-        self._eos_bits = np.zeros(self.num_words, dtype=np.uint32)
-        for token_id in self.eos_ids:
-            self._eos_bits[token_id // 32] |= np.uint32(1 << token_id % 32)
+        self._eos_bits = self._bits_of(self.eos_ids)
+        self._high_bits = self._bits_of(i for i, token in enumerate(self.tokens) if b"\xa0" <= token[:1] <= b"\xbf")
         self._real_bits = np.full(self.num_words, 0xFFFFFFFF, dtype=np.uint32)
         if vocab_size % 32:
             self._real_bits[-1] = (1 << vocab_size % 32) - 1
+
+    def _bits_of(self, token_ids: Iterable[int]) -> np.ndarray:
+        words = np.zeros(self.num_words, dtype=np.uint32)
+        for token_id in token_ids:
+            words[token_id // 32] |= np.uint32(1 << token_id % 32)
+        return words
+
+    def opens_surrogate(self, token_id: int) -> bool:
+        """Whether the token ends with byte ED, so that the next byte decides between a character and a surrogate."""
+        return self.tokens[token_id].endswith(b"\xed")
+
+    def forbid_surrogates(self, mask: np.ndarray) -> None:
+        """Take the tokens that would complete a surrogate after byte ED out of the library's `mask`."""
+        words = mask.reshape(-1).view(np.uint32)[: self.num_words]
+        np.bitwise_and(words, ~self._high_bits, out=words)
 
     def new_mask(self) -> np.ndarray:
         """Room for the library's mask: int32 [1, words], one bit a token and one for the virtual end."""

@@ -64,8 +64,8 @@ class SamplerRow:
         self.has_penalties = (
             params.frequency_penalty != 0 or params.presence_penalty != 0 or params.repetition_penalty != 1
         )
-        self.end_ids = end_ids
-        self.suppressed = tuple(sorted(set(params.suppress_token_ids) - end_ids))
+        self.ends = np.array(sorted(end_ids), dtype=np.int64)
+        self.suppressed = np.array(sorted(set(params.suppress_token_ids) - end_ids), dtype=np.int64)
         self.is_greedy = params.temperature == 0 or params.top_k == 1
         self.uniforms = UniformStream(seed)
 
@@ -78,7 +78,7 @@ class SamplerRow:
     @property
     def bans_end(self) -> bool:
         """Whether `min_new_tokens` still holds end tokens back."""
-        return self.step < self.params.min_new_tokens and bool(self.end_ids)
+        return self.step < self.params.min_new_tokens and len(self.ends) > 0
 
     @property
     def num_logprobs(self) -> int:
@@ -154,7 +154,7 @@ def unpack_bitmask(bitmask: np.ndarray, num_tokens: int, device: torch.device) -
 
 def _edited(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
     """Logits after penalties and masks; the same tensor if no row has any."""
-    if not any(row.has_penalties or row.bans_end or row.suppressed or row.bitmask is not None for row in rows):
+    if not any(row.has_penalties or row.bans_end or len(row.suppressed) or row.bitmask is not None for row in rows):
         return logits
     scores = logits.clone()
     num_tokens = scores.shape[1]
@@ -165,7 +165,7 @@ def _edited(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
         allowed = unpack_bitmask(words, num_tokens, scores.device)
         index = torch.tensor(masked, device=scores.device)
         scores[index] = scores[index].masked_fill_(~allowed, -torch.inf)
-    _forbid(scores, [(i, row.suppressed) for i, row in enumerate(rows) if row.suppressed])
+    _forbid(scores, [(i, row.suppressed) for i, row in enumerate(rows) if len(row.suppressed)])
     _ban_ends(scores, rows)
     return scores
 
@@ -178,7 +178,7 @@ def _apply_penalties(scores: Tensor, rows: Sequence[SamplerRow]) -> None:
     row_index, token_index, counts = (torch.tensor(column, device=scores.device) for column in zip(*hits, strict=True))
 
     def per_row(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=scores.dtype, device=scores.device)[row_index]
+        return _column(values, scores.dtype, scores.device)[row_index, 0]
 
     old = scores[row_index, token_index]
     repetition = per_row([row.params.repetition_penalty for row in rows])
@@ -188,12 +188,15 @@ def _apply_penalties(scores: Tensor, rows: Sequence[SamplerRow]) -> None:
     scores[row_index, token_index] = new
 
 
-def _forbid(scores: Tensor, bans: Sequence[tuple[int, Sequence[int]]]) -> None:
+def _forbid(scores: Tensor, bans: Sequence[tuple[int, np.ndarray]]) -> None:
     """Set the scores of (row, token ids) to minus infinity, in place."""
-    pairs = [(i, token) for i, tokens in bans for token in tokens if 0 <= token < scores.shape[1]]
-    if pairs:
-        row_index, token_index = torch.tensor(pairs, device=scores.device).unbind(dim=1)
-        scores[row_index, token_index] = -torch.inf
+    if not bans:
+        return
+    token_index = np.concatenate([tokens for _, tokens in bans])
+    row_index = np.repeat([i for i, _ in bans], [len(tokens) for _, tokens in bans])
+    known = (token_index >= 0) & (token_index < scores.shape[1])
+    pairs = torch.from_numpy(np.stack([row_index[known], token_index[known]])).to(scores.device)
+    scores[pairs[0], pairs[1]] = -torch.inf
 
 
 def _ban_ends(scores: Tensor, rows: Sequence[SamplerRow]) -> None:
@@ -204,32 +207,39 @@ def _ban_ends(scores: Tensor, rows: Sequence[SamplerRow]) -> None:
     index = torch.tensor(banning, device=scores.device)
     before = scores[index]
     banned = before.clone()
-    _forbid(banned, [(j, tuple(rows[i].end_ids)) for j, i in enumerate(banning)])
+    _forbid(banned, [(j, rows[i].ends) for j, i in enumerate(banning)])
     stuck = banned.amax(dim=-1, keepdim=True) == -torch.inf
     scores[index] = torch.where(stuck, before, banned)
 
 
-def _draw(scores: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
-    """One token id a row, int64 [R]. Rows without a finite score yield any id; the caller reports them."""
+def kept_mass(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Probability of each token after temperature, zero for those that a filter drops: [R, V]. Rows whose filters
+    drop something sum to less than 1; all temperatures must be above 0."""
     # float64 throughout, so that a draw does not depend on how a device rounds; MPS has none.
     dtype = torch.float32 if scores.device.type == "mps" else torch.float64
-
-    def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=dtype, device=scores.device)[:, None]
-
+    temperatures = _column([p.temperature for p in params], dtype, scores.device)
     # The likeliest token is brought to 0 before the division: a tiny temperature must not overflow.
-    tempered = (scores.to(dtype) - scores.amax(dim=-1, keepdim=True)) / column([row.params.temperature for row in rows])
-    mass = tempered.softmax(dim=-1)
-    floor = _thresholds(mass, [row.params for row in rows])
-    kept = mass > 0 if floor is None else (mass >= floor) & (mass > 0)
-    cdf = mass.masked_fill(~kept, 0).cumsum(dim=-1)
-    target = cdf[:, -1:] * column([row.uniforms[row.step] for row in rows])
-    # The first kept token past the target. A parallel scan need not be monotonic to the last bit, so the mask is
+    mass = ((scores.to(dtype) - scores.amax(dim=-1, keepdim=True)) / temperatures).softmax(dim=-1)
+    floor = _thresholds(mass, params)
+    return mass if floor is None else mass.masked_fill_(mass < floor, 0)
+
+
+def _draw(scores: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
+    """One token id a row, int64 [R]. Rows without a finite score yield any id; the caller reports them."""
+    mass = kept_mass(scores, [row.params for row in rows])
+    cdf = mass.cumsum(dim=-1)
+    target = cdf[:, -1:] * _column([row.uniforms[row.step] for row in rows], cdf.dtype, cdf.device)
+    # The first kept token past the target. A parallel scan need not be monotonic to the last bit, so the mass is
     # asked again, and the last kept token stands in should rounding leave none.
     ids = torch.arange(mass.shape[1], device=mass.device).expand_as(mass)
+    kept = mass > 0
     first = ids.masked_fill(~(kept & (cdf > target)), mass.shape[1]).amin(dim=-1)
     last = ids.masked_fill(~kept, 0).amax(dim=-1)
     return torch.minimum(first, last)
+
+
+def _column(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=dtype, device=device)[:, None]
 
 
 def _thresholds(mass: Tensor, params: Sequence[SamplingParams]) -> Tensor | None:
@@ -238,18 +248,14 @@ def _thresholds(mass: Tensor, params: Sequence[SamplingParams]) -> Tensor | None
     filters_p = any(p.top_p < 1 for p in params)
     if not filters_p and not any(ks) and all(p.min_p == 0 for p in params):
         return None
-
-    def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=mass.dtype, device=mass.device)[:, None]
-
-    floor = column([p.min_p for p in params]) * mass.amax(dim=-1, keepdim=True)
+    floor = _column([p.min_p for p in params], mass.dtype, mass.device) * mass.amax(dim=-1, keepdim=True)
     if any(ks):
         likeliest = mass.topk(max(ks), dim=-1).values
         index = torch.tensor([max(k - 1, 0) for k in ks], device=mass.device)[:, None]
         used = torch.tensor([k > 0 for k in ks], device=mass.device)[:, None]
         floor = torch.where(used, torch.maximum(floor, likeliest.gather(1, index)), floor)
     if filters_p:
-        limit = column([p.top_p for p in params])
+        limit = _column([p.top_p for p in params], mass.dtype, mass.device)
         used = torch.tensor([p.top_p < 1 for p in params], device=mass.device)[:, None]
         floor = torch.where(used, torch.maximum(floor, _top_p_threshold(mass, limit, used)), floor)
     return floor

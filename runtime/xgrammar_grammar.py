@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,12 @@ class XGrammarMatcher:
 
     engine = "xgrammar"
 
-    def __init__(self, vocabulary: GrammarVocabulary, matcher: Any, *, ended: bool = False) -> None:
+    def __init__(
+        self, vocabulary: GrammarVocabulary, matcher: Any, accepted: Sequence[int] = (), *, ended: bool = False
+    ) -> None:
         self._vocabulary = vocabulary
         self._matcher = matcher
+        self._accepted = list(accepted)  # without the end token
         self._ended = ended
         self._mask = vocabulary.new_mask()
 
@@ -38,7 +42,10 @@ class XGrammarMatcher:
         if token_id in self._vocabulary.eos_ids:
             self._ended = bool(self._matcher.is_completed())
             return self._ended
-        return bool(self._matcher.accept_token(token_id))
+        if self._is_surrogate(token_id) or not self._matcher.accept_token(token_id):
+            return False
+        self._accepted.append(token_id)
+        return True
 
     def rollback(self, num_tokens: int) -> None:
         """See `GrammarMatcher.rollback`."""
@@ -47,10 +54,11 @@ class XGrammarMatcher:
             num_tokens -= 1
         if num_tokens:
             self._matcher.rollback(num_tokens)
+            del self._accepted[-num_tokens:]
 
     def fork(self) -> XGrammarMatcher:
         """See `GrammarMatcher.fork`. Costs some microseconds."""
-        return XGrammarMatcher(self._vocabulary, self._matcher.fork(), ended=self._ended)
+        return XGrammarMatcher(self._vocabulary, self._matcher.fork(), self._accepted, ended=self._ended)
 
     def is_done(self) -> bool:
         """See `GrammarMatcher.is_done`."""
@@ -64,6 +72,14 @@ class XGrammarMatcher:
     def _fill_mask(self) -> None:
         self._mask.fill(-1)  # left as it is where nothing is forbidden
         self._matcher.fill_next_token_bitmask(self._mask)
+        if self._accepted and self._vocabulary.opens_surrogate(self._accepted[-1]):
+            self._vocabulary.forbid_surrogates(self._mask)
+
+    def _is_surrogate(self, token_id: int) -> bool:
+        """Whether the token would complete what xgrammar wrongly takes for a character."""
+        if not self._accepted or not self._vocabulary.opens_surrogate(self._accepted[-1]):
+            return False
+        return b"\xa0" <= self._vocabulary.tokens[token_id][:1] <= b"\xbf"
 
 
 class XGrammarCompiler:
