@@ -140,7 +140,7 @@ def test_cache_events_carry_their_owner() -> None:
 
 def test_importing_the_backend_loads_nothing_heavy() -> None:
     code = (
-        "import sys, lmnb.backends.local, lmnb.backends.default, lmnb.backends.templates;"
+        "import sys, lmnb.backends.local, lmnb.backends.templates;"
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'triton', 'tokenizers', 'jinja2')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
