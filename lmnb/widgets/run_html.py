@@ -45,10 +45,10 @@ def _header(model: RunModel) -> str:
     metrics = "".join(f'<span class="lmnb-metric"><b>{value}</b> {label}</span> ' for value, label in _metrics(model))
     error = f'<pre class="lmnb-error">✕ {markup(head["error"])}</pre>' if head["error"] else ""
     return (
-        f'<div class="lmnb-head"><span class="lmnb-status" data-status="{head["status"]}">'
+        f'<div class="lmnb-head"><span class="lmnb-title"><span class="lmnb-status" data-status="{head["status"]}">'
         f'<span class="lmnb-sign">{SIGNS[head["status"]]}</span> {status}</span> '
         f'<b class="lmnb-program">{markup(head["program"])}</b> '
-        f'<span class="lmnb-model">{markup(head["model"])}</span> '
+        f'<span class="lmnb-model">{markup(head["model"])}</span></span> '
         f'<span class="lmnb-metrics">{metrics}</span></div>{_bar(model)}{error}'
     )
 

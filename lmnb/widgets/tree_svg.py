@@ -93,8 +93,9 @@ def html(tree: Tree, marks: Marks, caption: str) -> str:
     """The picture, a caption with its legend, and the tree as text for those who cannot see it."""
     legend = " ".join(f'<span class="lmnb-legend" data-state="{state}">{text}</span>' for state, text in LEGEND)
     return (
-        f'{style()}<div class="lmnb lmnb-static"><div class="lmnb-head"><b class="lmnb-program">Cache tree</b> '
-        f'<span class="lmnb-model">{markup(caption)}</span> <span class="lmnb-metrics">{legend}</span></div>'
+        f'{style()}<div class="lmnb lmnb-static"><div class="lmnb-head"><span class="lmnb-title">'
+        '<b class="lmnb-program">Cache tree</b> '
+        f'<span class="lmnb-model">{markup(caption)}</span></span> <span class="lmnb-metrics">{legend}</span></div>'
         f"{svg(tree, marks)}<details><summary>{markup(summary(tree))}</summary>"
         f"<pre>{markup(text(tree, marks))}</pre></details></div>"
     )

@@ -1,5 +1,8 @@
 // Small helpers for building elements. Text is always set as text, never parsed as HTML.
 
+/** For elements with keys of their own: JupyterLab looks for shortcuts before any element gets to see a key. */
+export const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
+
 type Attributes = Record<string, string | number | boolean | null | undefined>;
 
 /** An element with attributes and children. Strings become text nodes. */

@@ -60,6 +60,7 @@ export class HeadView {
     this.markup.hidden &&= !state.branches.some((branch) => branch.items.some((item) => item.type === "role"));
     setText(this.program, state.program);
     setText(this.model, state.model);
+    this.model.title = state.model;
     for (const name of ORIGINS) this.show(name, count(state[name]));
     this.show("first", state.first_token_seconds === null ? "" : seconds(state.first_token_seconds));
     const speed = state.status === "running" ? this.liveRate(state.generated) : tokensPerSecond(state);

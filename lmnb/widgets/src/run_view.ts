@@ -1,7 +1,7 @@
 // The view of one run: its head, its transcript and its variables, kept in step with a connection.
 
 import type { Connection, Reducer } from "./connection";
-import { frameScheduler, h, stickToEnd } from "./dom";
+import { frameScheduler, h, OWN_KEYS, stickToEnd } from "./dom";
 import type { RunEvent } from "./protocol";
 import { BranchView, newUi } from "./run_branch";
 import { HeadView } from "./run_head";
@@ -45,7 +45,7 @@ export function renderRun(
       markupShown: store.ui.markup,
       canCancel,
     });
-    const body = h("div", { class: "lmnb-body", role: "region", "aria-label": "Transcript", tabindex: 0 });
+    const body = h("div", { ...OWN_KEYS, class: "lmnb-body", role: "region", "aria-label": "Transcript", tabindex: 0 });
     const error = h("pre", { class: "lmnb-error", role: "alert" });
     const vars = new VarsView();
     const transcript = new BranchView(store.model, 0, store.ui);

@@ -1,7 +1,7 @@
 // What stands beside the icicle: the details of the selected node, and the tree as a list for keyboards and
 // screen readers.
 
-import { h, setText } from "./dom";
+import { h, OWN_KEYS, setText } from "./dom";
 import { ago, count, oneLine, plural } from "./format";
 import { type Box, neighbour } from "./tree_layout";
 import { type Marks, path, stateOf, STATE_SIGNS, type Tree } from "./tree_model";
@@ -52,7 +52,7 @@ export class DetailsView {
 export class ListView {
   readonly el: HTMLDetailsElement;
   private readonly summary = h("summary");
-  private readonly list = h("ul", { role: "tree", "aria-label": "Cache tree" });
+  private readonly list = h("ul", { ...OWN_KEYS, role: "tree", "aria-label": "Cache tree" });
   private readonly rest = h("p", { class: "lmnb-hint" });
   private rows: Box[] = [];
   private tree: Tree = new Map();

@@ -1,6 +1,6 @@
 // The timeline under the tree: play, step, scrub, and back to live. It holds a place among the recorded events.
 
-import { h, setText } from "./dom";
+import { h, OWN_KEYS, setText } from "./dom";
 import { count, plural } from "./format";
 import type { CacheEvent } from "./protocol";
 
@@ -32,7 +32,16 @@ export class Timeline {
   constructor(private readonly onMove: () => void) {
     const back = h("button", { type: "button", "aria-label": "Step back" }, "‹");
     const forth = h("button", { type: "button", "aria-label": "Step forward" }, "›");
-    this.el = h("div", { class: "lmnb-timeline", role: "group", "aria-label": "Timeline" }, this.play, back, forth, this.slider, this.live, this.caption);
+    this.el = h(
+      "div",
+      { ...OWN_KEYS, class: "lmnb-timeline", role: "group", "aria-label": "Timeline" },
+      this.play,
+      back,
+      forth,
+      this.slider,
+      this.live,
+      this.caption,
+    );
     this.play.addEventListener("click", () => (this.timer === undefined ? this.start() : this.pause()));
     back.addEventListener("click", () => this.step(-1));
     forth.addEventListener("click", () => this.step(1));

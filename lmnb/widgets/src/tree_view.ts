@@ -1,7 +1,7 @@
 // The view of a cache: gauge and legend, icicle, details, timeline and list, kept in step with a connection.
 
 import type { Connection, Reducer } from "./connection";
-import { frameScheduler, h, setText } from "./dom";
+import { frameScheduler, h, OWN_KEYS, setText } from "./dom";
 import { count, plural } from "./format";
 import type { CacheEvent, Pool } from "./protocol";
 import { TreeCanvas } from "./tree_canvas";
@@ -54,6 +54,7 @@ class CacheViewElement {
   private readonly usage = h("span", { class: "lmnb-model", role: "status" });
   private readonly gauge = h("span", { class: "lmnb-gauge-fill" });
   private readonly frame = h("div", {
+    ...OWN_KEYS,
     class: "lmnb-tree-frame",
     tabindex: 0,
     role: "group",

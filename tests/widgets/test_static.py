@@ -1,0 +1,35 @@
+"""The built front end that is committed: small, of one file, and asking nobody for anything."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from lmnb.widgets.run_html import STATIC
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_bundle_is_small_because_every_saved_widget_holds_it() -> None:
+    assert (STATIC / "lmnb.js").stat().st_size < 50_000
+    assert (STATIC / "lmnb.css").stat().st_size < 16_000
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    for name in ("lmnb.js", "lmnb.css"):
+        text = (STATIC / name).read_text(encoding="utf-8")
+        assert not re.search(r"https?://|@import|\burl\(|\bfetch\(|XMLHttpRequest|\beval\(|innerHTML", text)
+
+
+def test_the_front_end_has_the_package_version() -> None:
+    package = json.loads((ROOT / "package.json").read_text(encoding="utf-8"))
+    (version,) = re.findall(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert package["version"] == version
+    assert package["private"] is True
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", pin) for pin in package["devDependencies"].values())
+
+
+def test_the_lock_file_names_no_registry() -> None:
+    lock = json.loads((ROOT / "package-lock.json").read_text(encoding="utf-8"))
+    assert not [name for name, entry in lock["packages"].items() if "resolved" in entry]
