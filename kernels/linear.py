@@ -1,0 +1,52 @@
+"""Linear layers on weights laid out once for the device: `pack_weight` at load time, `linear` in every step.
+
+On a CPU, oneDNN multiplies by a weight in its own blocked layout about twice as fast as by a plain matrix at
+the batch sizes of decoding; a plain weight would be rearranged on every call. Anywhere else a packed weight is
+the plain weight.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# Below 64x64 the layout cannot pay for itself, and tiny test models stay on the plain path's exact numbers.
+_MIN_PACKED_ELEMENTS = 64 * 64
+
+
+@functools.cache
+def _cpu_packing_works(dtype: torch.dtype) -> bool:
+    """Whether this torch build has oneDNN's packed linear for `dtype` on this CPU: tried once on a small product."""
+    try:
+        weight = (torch.arange(64 * 64) % 7 - 3).reshape(64, 64).to(dtype)
+        x = (torch.arange(2 * 64) % 5 - 2).reshape(2, 64).to(dtype)
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        got = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+        return bool(torch.equal(got.float(), x.float() @ weight.float().t()))  # small integers: exact in any dtype
+    except (AttributeError, RuntimeError):  # no such operator, or not for this dtype on this CPU
+        return False
+
+
+def pack_weight(weight: Tensor) -> Tensor:
+    """Lay out `weight` [out, in] for `linear`. The result is opaque: only `linear` may read it."""
+    on_cpu = weight.device.type == "cpu"
+    if on_cpu and weight.numel() >= _MIN_PACKED_ELEMENTS and _cpu_packing_works(weight.dtype):
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+        return packed
+    return weight.contiguous()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [T, in] times a weight from `pack_weight`, plus bias [out] if there is one: [T, out] in x's dtype."""
+    if weight.is_mkldnn:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight, bias, "none", [], "")
+        return out
+    return linear_reference(x, weight, bias)
+
+
+def linear_reference(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The same product on a plain weight [out, in]."""
+    return functional.linear(x, weight, bias)

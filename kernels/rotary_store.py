@@ -1,0 +1,50 @@
+"""Rotary position embedding of new queries and keys, and the write of new keys and values into the KV pool.
+
+Pairs are (i, i + D / 2), as in checkpoints made for transformers (GPT-NeoX's convention; Su et al., 2021).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rotary_angles(positions: Tensor, inv_freq: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine tables [T, 1, D] of `positions` [T] and `inv_freq` [D / 2], ready for `rotary_store`.
+
+    The sine's first half is negated, so that a rotation is `x * cos + roll(x, D / 2) * sin`.
+    """
+    angles = positions.to(torch.float32)[:, None] * inv_freq  # float32: bfloat16 positions would be wrong past 256
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), -1)[:, None].to(dtype), torch.cat((-sin, sin), -1)[:, None].to(dtype)
+
+
+def rotary_store(
+    heads: Tensor,
+    new_values: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    out_slots: Tensor,
+) -> Tensor:
+    """Rotate `heads` [T, Hq + Hkv, D] (queries, then keys), write the keys and `new_values` [T, Hkv, D] to
+    `out_slots` [T] of `keys` and `values` [num_slots, Hkv, D], and return the rotated queries [T, Hq, D]."""
+    return rotary_store_reference(heads, new_values, cos, sin, keys, values, out_slots)
+
+
+def rotary_store_reference(
+    heads: Tensor,
+    new_values: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    out_slots: Tensor,
+) -> Tensor:
+    """Rotation and store in plain torch."""
+    rotated = torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), sin)
+    num_queries = heads.shape[1] - new_values.shape[1]
+    keys.index_copy_(0, out_slots, rotated[:, num_queries:])
+    values.index_copy_(0, out_slots, new_values)
+    return rotated[:, :num_queries]

@@ -1,0 +1,181 @@
+"""The Llama-family decoder (Llama, Mistral, Qwen2, Qwen3, SmolLM2): `Model` over a paged KV pool.
+
+Projections that read the same input are one matrix. It knows nothing of requests, sampling or files' places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lmnb.kernels.attention_plan import AttentionPlan, plan_attention
+from lmnb.kernels.linear import linear, pack_weight
+from lmnb.kernels.paged_attention import paged_attention
+from lmnb.kernels.rms_norm import add_rms_norm, rms_norm
+from lmnb.kernels.rotary_store import rotary_angles, rotary_store
+from lmnb.kernels.silu_mul import silu_mul
+from lmnb.runtime.batch import ForwardBatch, KVLayout
+from lmnb.runtime.decoder_config import DecoderConfig
+from lmnb.runtime.weights import Checkpoint
+
+
+@dataclass(slots=True)
+class Linear:
+    """One projection: a weight laid out by `pack_weight`, and its bias."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [T, in] -> [T, out]."""
+        return linear(x, self.weight, self.bias)
+
+
+@dataclass(slots=True)
+class DecoderLayer:
+    """Weights of one layer."""
+
+    input_norm: Tensor  # [hidden]
+    qkv: Linear
+    head_norm: Tensor | None  # [Hq + Hkv, head_dim]: norm of each query and key head
+    out: Linear
+    post_norm: Tensor  # [hidden]
+    gate_up: Linear
+    down: Linear
+    window: int | None
+
+
+class LlamaModel:
+    """A decoder with its weights in memory. Implements `Model`; `forward` is for one thread at a time."""
+
+    def __init__(
+        self, name: str, config: DecoderConfig, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.vocab_size = config.vocab_size
+        self.context_tokens = config.context_tokens
+        self.kv_layout = KVLayout(
+            num_layers=config.num_layers,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            dtype=dtype,
+            device=device,
+        )
+        reader = _WeightReader(checkpoint, config, dtype, device)
+        with torch.inference_mode():
+            self._embedding = reader.tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+            self._layers = [reader.layer(index) for index in range(config.num_layers)]
+            self._norm = reader.tensor("model.norm.weight", config.hidden_size)
+            # A tied head is laid out for products, the embedding for look-ups: two copies.
+            head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
+            self._head = reader.linear([head], [config.vocab_size], config.hidden_size, bias=False)
+            self._inv_freq = config.inv_freq().to(device)
+        checkpoint.expect_all_read(harmless=("rotary_emb.inv_freq", "lm_head.weight"))
+        self.weight_bytes = reader.num_bytes
+        self._scale = config.head_dim**-0.5
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+        """See `Model.forward`."""
+        dtype, eps = self.kv_layout.dtype, self.config.rms_norm_eps
+        plans = self._plan(batch)
+        cos, sin = rotary_angles(batch.positions, self._inv_freq, dtype)
+        residual = functional.embedding(batch.input_ids, self._embedding)
+        x = rms_norm(residual, self._layers[0].input_norm, eps)
+        for index, layer in enumerate(self._layers):
+            heads, new_values = self._project(layer, x)
+            queries = rotary_store(heads, new_values, cos, sin, keys[index], values[index], batch.out_slots)
+            x = paged_attention(queries, keys[index], values[index], plans[layer.window], self._scale)
+            is_last = index == len(self._layers) - 1
+            if is_last:  # nothing after the last attention mixes tokens: go on with the wanted rows only
+                x, residual = x[batch.logits_rows], residual[batch.logits_rows]
+            x, residual = add_rms_norm(layer.out(x), residual, layer.post_norm, eps)
+            x = layer.down(silu_mul(layer.gate_up(x)))
+            next_norm = self._norm if is_last else self._layers[index + 1].input_norm
+            x, residual = add_rms_norm(x, residual, next_norm, eps)
+        return self._head(x).float()
+
+    def _plan(self, batch: ForwardBatch) -> dict[int | None, AttentionPlan]:
+        """One attention plan for each kind of layer."""
+        config = self.config
+        return {
+            window: plan_attention(
+                batch.slot_table,
+                batch.query_starts,
+                batch.kv_lens,
+                num_decode=batch.num_decode,
+                shared_len=batch.shared_len,
+                heads_per_kv=config.num_heads // config.num_kv_heads,
+                dtype=self.kv_layout.dtype,
+                window=window,
+            )
+            for window in set(config.windows)
+        }
+
+    def _project(self, layer: DecoderLayer, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Query and key heads [T, Hq + Hkv, D], and values [T, Hkv, D], before rotation."""
+        config = self.config
+        qkv = layer.qkv(x).view(len(x), -1, config.head_dim)
+        num_rotated = config.num_heads + config.num_kv_heads
+        heads, new_values = qkv[:, :num_rotated], qkv[:, num_rotated:]
+        if layer.head_norm is not None:
+            heads = rms_norm(heads, layer.head_norm, config.rms_norm_eps)
+        return heads, new_values
+
+
+class _WeightReader:
+    """Reads, fuses and lays out the tensors of a checkpoint, and counts their bytes."""
+
+    def __init__(self, checkpoint: Checkpoint, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self.num_bytes = 0
+        self._checkpoint, self._config, self._dtype, self._device = checkpoint, config, dtype, device
+
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        """One tensor as it is, in the model's dtype and on its device."""
+        return self._count(self._checkpoint.get(name, shape).to(self._device, self._dtype))
+
+    def linear(self, modules: list[str], out_sizes: list[int], in_size: int, *, bias: bool) -> Linear:
+        """The projections `modules` (of the same input) as one."""
+        sizes = list(zip(modules, out_sizes, strict=True))
+        get, device, dtype = self._checkpoint.get, self._device, self._dtype
+        weights = [get(f"{module}.weight", (size, in_size)).to(device, dtype) for module, size in sizes]
+        weight = self._count(torch.cat(weights) if len(weights) > 1 else weights[0])
+        fused_bias = None
+        if bias:
+            biases = [get(f"{module}.bias", (size,)).to(device, dtype) for module, size in sizes]
+            fused_bias = self._count(torch.cat(biases))
+        return Linear(pack_weight(weight), fused_bias)
+
+    def layer(self, index: int) -> DecoderLayer:
+        """All of layer `index`."""
+        config, prefix = self._config, f"model.layers.{index}"
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        hidden, inner = config.hidden_size, config.intermediate_size
+        qkv_names = [f"{attention}.{kind}_proj" for kind in "qkv"]
+        gate_up_names = [f"{mlp}.gate_proj", f"{mlp}.up_proj"]
+        return DecoderLayer(
+            input_norm=self.tensor(f"{prefix}.input_layernorm.weight", hidden),
+            qkv=self.linear(qkv_names, [query_size, kv_size, kv_size], hidden, bias=config.qkv_bias),
+            head_norm=self._head_norm(attention) if config.qk_norm else None,
+            out=self.linear([f"{attention}.o_proj"], [hidden], query_size, bias=config.out_bias),
+            post_norm=self.tensor(f"{prefix}.post_attention_layernorm.weight", hidden),
+            gate_up=self.linear(gate_up_names, [inner, inner], hidden, bias=config.mlp_bias),
+            down=self.linear([f"{mlp}.down_proj"], [hidden], inner, bias=config.mlp_bias),
+            window=config.windows[index],
+        )
+
+    def _head_norm(self, attention: str) -> Tensor:
+        """Qwen3's norms of query and key heads, one row a head, so that one call norms them all."""
+        config = self._config
+        query_norm = self.tensor(f"{attention}.q_norm.weight", config.head_dim).expand(config.num_heads, -1)
+        key_norm = self.tensor(f"{attention}.k_norm.weight", config.head_dim).expand(config.num_kv_heads, -1)
+        return torch.cat((query_norm, key_norm))
+
+    def _count(self, tensor: Tensor) -> Tensor:
+        self.num_bytes += tensor.numel() * tensor.element_size()
+        return tensor

@@ -1,0 +1,159 @@
+"""From what a user names (nothing, a folder, a GGUF file, a hub id) to a model and its tokenizer in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmnb.errors import ArgumentError, ModelNotFoundError
+from lmnb.runtime.batch import Model
+from lmnb.runtime.decoder_config import parse_config
+from lmnb.runtime.embedded import EMBEDDED_NAME, MODEL_NAME, embedded_gguf
+from lmnb.runtime.hf_tokenizer import load_tokenizer
+from lmnb.runtime.llama import LlamaModel
+from lmnb.runtime.model_cache import converted_folder
+from lmnb.runtime.tokenizer import Tokenizer
+from lmnb.runtime.weights import Checkpoint
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt"]
+_HUB_TIMEOUT_SECONDS = 5.0  # to find out that there is no network; downloads themselves may take as long as they need
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready for an engine."""
+
+    model: Model
+    tokenizer: Tokenizer
+
+
+def load_model(source: str | Path | None = None, *, dtype: str = "auto", device: str = "auto") -> LoadedModel:
+    """Load a model.
+
+    `source`: None or "smollm2" for the embedded one; a transformers folder; a GGUF file; or a hub id such as
+    "Qwen/Qwen3-0.6B". `dtype`: "auto" is bfloat16 where the hardware computes in it, else float32.
+    `device`: "auto" is "cuda" if there is one, else "cpu".
+    Raises ModelNotFoundError, UnsupportedModelError and ArgumentError.
+    """
+    torch_device = resolve_device(device)
+    torch_dtype = resolve_dtype(dtype, torch_device)
+    folder, name = resolve_source(source)
+    config = _read_json(folder / "config.json")
+    if config is None:
+        raise ModelNotFoundError(f"{folder} holds no config.json: it is not a transformers model folder")
+    decoder = parse_config(config, name)
+    generation = _read_json(folder / "generation_config.json") or {}
+    tokenizer = load_tokenizer(folder, _eos_ids(config) | _eos_ids(generation), name)
+    with Checkpoint(folder) as checkpoint:
+        model = LlamaModel(name, decoder, checkpoint, torch_dtype, torch_device)
+    return LoadedModel(model, tokenizer)
+
+
+def resolve_source(source: str | Path | None) -> tuple[Path, str]:
+    """The transformers folder that `source` means (converted or fetched if need be), and the model's name."""
+    if source is None or source == EMBEDDED_NAME:
+        return _from_gguf(embedded_gguf()), MODEL_NAME
+    if not isinstance(source, str | os.PathLike):
+        raise ArgumentError(f"a model is named by text or a path, not by {source!r}")
+    text = os.fspath(source)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return path, path.resolve().name
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise ModelNotFoundError(f"{path} is a file; lmnb loads a transformers folder or a .gguf file")
+        return _from_gguf(path), path.stem
+    if isinstance(source, str) and path.suffix.lower() != ".gguf" and _HUB_ID.fullmatch(text):
+        return _from_hub(text), text.partition("/")[2]
+    raise ModelNotFoundError(
+        f"{text!r} is no folder, no .gguf file and no hub id such as 'Qwen/Qwen3-0.6B'; "
+        f"check the path (here: {Path.cwd()}), or use {EMBEDDED_NAME!r} for the embedded model"
+    )
+
+
+def resolve_device(device: str) -> torch.device:
+    """The torch device `device` names. Raises ArgumentError."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentError(f"device must be 'auto', 'cpu' or 'cuda', not {device!r}") from error
+    if found.type not in ("cpu", "cuda"):
+        raise ArgumentError(f"device must be 'auto', 'cpu' or 'cuda', not {device!r}")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ArgumentError(f"there is no device {device!r} here; use device='cpu', or 'auto' for what there is")
+    return found
+
+
+def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """The torch dtype `dtype` names. Raises ArgumentError."""
+    if dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" or _cpu_has_bfloat16() else torch.float32
+    if dtype not in _DTYPES:
+        raise ArgumentError(f"dtype must be 'auto' or one of {', '.join(_DTYPES)}, not {dtype!r}")
+    return _DTYPES[dtype]
+
+
+def _cpu_has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the CPU multiplies bfloat16 itself; elsewhere it is emulated, and slower than float32."""
+    try:
+        words = set(cpuinfo.read_text("utf-8").split())
+    except OSError:
+        return False
+    return bool(words & {"avx512_bf16", "amx_bf16", "bf16"})  # x86, x86, Arm
+
+
+def _from_gguf(path: Path) -> Path:
+    from lmnb.runtime.gguf_convert import CONVERTER_VERSION, convert_gguf
+
+    return converted_folder(path, CONVERTER_VERSION, convert_gguf)
+
+
+def _from_hub(repo: str) -> Path:
+    """The local copy of a hub model, fetched if it is not there."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(repo, allow_patterns=_HUB_FILES, etag_timeout=_HUB_TIMEOUT_SECONDS))
+    except GatedRepoError as error:
+        raise ModelNotFoundError(
+            f"{repo!r} needs its licence accepted on the hub; do that, then log in with `hf auth login`"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ModelNotFoundError(f"the hub has no model {repo!r} (or it is private); check the spelling") from error
+    except LocalEntryNotFoundError as error:
+        raise ModelNotFoundError(
+            f"{repo!r} is not on this machine, and the hub cannot be reached; connect to the network, give a local "
+            f"folder or .gguf file, or use {EMBEDDED_NAME!r}"
+        ) from error
+    except Exception as error:  # the hub client's and its HTTP library's many kinds
+        raise ModelNotFoundError(
+            f"fetching {repo!r} from the hub failed; try again, or give a local folder or .gguf file"
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelNotFoundError(f"{path} is not valid JSON ({error}); fetch or convert the model again") from error
+    return content
+
+
+def _eos_ids(config: dict[str, Any]) -> frozenset[int]:
+    found = config.get("eos_token_id")
+    if found is None:
+        return frozenset()
+    return frozenset(found if isinstance(found, list) else [found])
