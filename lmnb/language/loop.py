@@ -30,10 +30,18 @@ class BackgroundLoop:
 
     def is_current(self) -> bool:
         """Whether the caller runs on the loop's thread."""
-        return self._thread is threading.current_thread()
+        return getattr(_on_loop, "here", False)
+
+    @property
+    def num_tasks(self) -> int:
+        """How many streams are advancing."""
+        return len(self._tasks)
 
     def post(self, work: Callable[[], None]) -> None:
         """Do `work` on the loop, after everything that was posted before. Returns at once."""
+        if self.is_current():
+            asyncio.get_running_loop().call_soon(work)
+            return
         with self._lock:  # held while posting, so that the loop cannot stop in between
             self._running().call_soon_threadsafe(work)
 
@@ -60,7 +68,7 @@ class BackgroundLoop:
         """Cancel what runs and end the thread. The next use starts a new one."""
         if self.is_current():
             raise RuntimeError("the background loop cannot be stopped from its own thread")
-        with self._lock:
+        with self._lock:  # the loop's own thread never takes it, so it can end meanwhile
             thread, loop = self._thread, self._loop
             self._thread = self._loop = None
             if thread is None or loop is None or not thread.is_alive():
@@ -68,7 +76,7 @@ class BackgroundLoop:
             asyncio.run_coroutine_threadsafe(self._drain(), loop).add_done_callback(
                 lambda _: loop.call_soon_threadsafe(loop.stop)
             )
-        thread.join(STOP_SECONDS)
+            thread.join(STOP_SECONDS)
 
     def forget(self) -> None:
         """Start afresh in a forked child process, which has the object but not the thread."""
@@ -95,6 +103,7 @@ class BackgroundLoop:
 
 
 def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+    _on_loop.here = True
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
@@ -102,6 +111,7 @@ def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
+_on_loop = threading.local()
 background = BackgroundLoop()
 atexit.register(background.stop)
 if hasattr(os, "register_at_fork"):

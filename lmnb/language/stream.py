@@ -40,7 +40,7 @@ class Stream:
     def __init__(self, backend: Backend, branch: Branch | None = None) -> None:
         self.backend = backend
         self.signal = Signal()  # on new text, on each finished step, on failure
-        self.num_submitted = 0
+        self.num_submitted = 0 if branch is not None else 1  # a fork's child waits for the fork
         self.num_done = 0
         self.failure: Failure | None = None
         self._branch = branch
@@ -139,6 +139,8 @@ class Stream:
 
     def release(self) -> None:
         """Let a held child go."""
+        self.num_done += 1
+        self.signal.notify()
         background.spawn(self._advance)
 
     def publish(self, event: RunEvent) -> None:

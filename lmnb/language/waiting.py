@@ -19,10 +19,11 @@ POLL_SECONDS = 0.1  # a waiting main thread looks up this often, so that an inte
 class Signal:
     """Tells waiters to look at their condition again. Thread-safe."""
 
-    __slots__ = ("_lock", "_waiters")
+    __slots__ = ("_lock", "_next", "_waiters")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._next = 0
         self._waiters: dict[int, Callable[[], None]] = {}
 
     def notify(self) -> None:
@@ -67,8 +68,10 @@ class Signal:
 
     def _add(self, wake: Callable[[], None]) -> int:
         with self._lock:
-            self._waiters[id(wake)] = wake  # kept in the dict, so its id stays its own
-        return id(wake)
+            key = self._next
+            self._next += 1
+            self._waiters[key] = wake
+        return key
 
     def _remove(self, key: int) -> None:
         with self._lock:

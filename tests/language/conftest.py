@@ -1,0 +1,54 @@
+"""What the language's tests share: a scripted backend as default, a watchdog, and a check that nothing is left over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import lmnb
+from lmnb.backends.testing import ScriptedBackend
+from lmnb.language.loop import background
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(20))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    yield
+    lmnb.set_default_backend(None)
+    deadline = time.monotonic() + 3
+    while background.num_tasks and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert background.num_tasks == 0, "a stream still runs after the test"
+
+
+@pytest.fixture
+def pieces_before() -> Callable[[type[BaseException], Iterable[str]], list[str]]:
+    """What an iterable yields before it raises the error that it must raise."""
+
+    def read(error: type[BaseException], items: Iterable[str]) -> list[str]:
+        pieces: list[str] = []
+        try:
+            for item in items:
+                pieces.append(item)  # noqa: PERF402  # kept when the next one raises
+        except error:
+            return pieces
+        raise AssertionError(f"ended without {error.__name__}, after {pieces}")
+
+    return read
+
+
+@pytest.fixture
+def backend() -> ScriptedBackend:
+    made = ScriptedBackend()
+    lmnb.set_default_backend(made)
+    return made
