@@ -39,6 +39,11 @@ class Notebook:
         assert not result.success, self.out
         return self.out + self.err
 
+    def show(self, cell: str) -> str:
+        """Run a cell; returns what the user sees, whether it fails or not."""
+        self._run(cell)
+        return self.out + self.err
+
     def _run(self, cell: str) -> Any:
         with capture_output() as captured:
             result = self.shell.run_cell(cell, store_history=True)

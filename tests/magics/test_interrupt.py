@@ -1,4 +1,4 @@
-"""The kernel's interrupt, which is a real signal: the run ends at once, keeps its text, and the next one is answered."""
+"""The kernel's interrupt, a real signal: the run ends at once, keeps its text, and the next one is answered."""
 
 from __future__ import annotations
 
