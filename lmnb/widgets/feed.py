@@ -35,15 +35,22 @@ class Feed(Generic[T]):
         self._condition = threading.Condition()
         self._pending: list[T] = []
         self._poked = False
+        self._hurry = False
         self._closed = False
         self._idle = False
         self._thread: threading.Thread | None = None
 
-    def put(self, items: Iterable[T]) -> None:
-        """Queue events. Any thread; never waits for the consumer. Ignored after `close`."""
+    def put(self, items: Iterable[T], *, hurry: bool = False) -> None:
+        """Queue events. Any thread; never waits for the consumer. Ignored after `close`.
+
+        With `hurry` (for the last ones) they are delivered without waiting for the interval.
+        """
         with self._condition:
             if not self._closed:
                 self._pending.extend(items)
+                if hurry:
+                    self._hurry = True
+                    self._condition.notify_all()
                 self._wake()
 
     def poke(self) -> bool:
@@ -79,8 +86,8 @@ class Feed(Generic[T]):
             with self._condition:
                 delay = not_before - time.monotonic()
                 if delay > 0:
-                    self._condition.wait_for(lambda: self._closed, delay)
-                batch, self._pending, self._poked = self._pending, [], False
+                    self._condition.wait_for(lambda: self._closed or self._hurry, delay)
+                batch, self._pending, self._poked, self._hurry = self._pending, [], False, False
             try:
                 self._deliver(batch)
             except Exception:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from lmnb.language.events import RunEvent, to_json
+from lmnb.language.events import RunEvent, RunFinished, to_json
 from lmnb.widgets import run_html, run_text
 from lmnb.widgets.detect import ViewMode, check_mode, detect_mode
 from lmnb.widgets.feed import Feed
@@ -53,7 +53,7 @@ class RunView:
             return
         self._background = background
         self._sink.show()
-        self._unsubscribe = self._run.subscribe(lambda event: self._feed.put([to_json(event)]))
+        self._unsubscribe = self._run.subscribe(self._take)
 
     def finish(self, timeout: float = 5.0) -> bool:
         """Wait for the last event, show it, and make the output stand alone. Call it in the main thread.
@@ -89,6 +89,9 @@ class RunView:
         if self.mode == "html":
             return HtmlSink(self._record)
         return TextSink(self._record) if self.mode == "text" else SilentSink(self._record)
+
+    def _take(self, event: RunEvent) -> None:
+        self._feed.put([to_json(event)], hurry=isinstance(event, RunFinished))  # a cell's end waits for this one
 
     def _deliver(self, events: list[Wire]) -> None:
         try:

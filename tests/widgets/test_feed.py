@@ -125,3 +125,23 @@ def test_a_poke_delivers_an_empty_batch() -> None:
     assert feed.poke()
     assert feed.close()
     assert batches == [[]]
+
+
+def test_what_is_in_a_hurry_does_not_wait_for_the_interval() -> None:
+    batches: list[list[int]] = []
+    second = threading.Event()
+
+    def deliver(batch: list[int]) -> None:
+        batches.append(batch)
+        if 3 in batch:
+            second.set()
+
+    feed: Feed[int] = Feed(deliver, 30.0)
+    feed.put([1])
+    while not batches:
+        time.sleep(0.001)
+    feed.put([2])
+    feed.put([3], hurry=True)
+    assert second.wait(5)
+    assert batches == [[1], [2, 3]]
+    feed.close()
