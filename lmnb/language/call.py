@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.base import Backend
 from lmnb.errors import CancelledError
+from lmnb.language.body import Body
 from lmnb.language.branch import Branch, linked_token
 from lmnb.language.defaults import Defaults
 from lmnb.language.loop import background
 from lmnb.language.run import Run, current_branch
-from lmnb.language.state import Body, ProgramState
+from lmnb.language.state import ProgramState
 from lmnb.language.steps import Step
 from lmnb.language.stream import Stream
 from lmnb.language.variables import Failure
@@ -102,8 +103,7 @@ class Call:
             try:
                 context.run(self.execute_quietly)
             finally:
-                body.done = True
-                self.state.stream.signal.notify()
+                body.finish()
                 done()
 
         body.thread = threading.Thread(target=work, name=f"lmnb-{self.program.name}", daemon=True)

@@ -224,12 +224,14 @@ def open_state(
     """A fresh state in a new run, for a body that the caller executes within `state.run.active()`.
 
     End it with `state.run.finish()`. `continue_from`: start with all that another state has said, and its variables;
-    it is waited for. A state that failed cannot be continued (its error is raised); a cancelled one can: a turn that
+    it is waited for. `background_run`: the body will run in another thread, and readers elsewhere wait for its end.
+    A state that failed cannot be continued (its error is raised); a cancelled one can: a turn that
     was cut off is closed. `defaults` None takes that state's, else the ordinary ones.
     """
-    if continue_from is None:
-        return ProgramState(Stream(backend, Run(program, backend, cell=cell, background=background_run).root), defaults)
     earlier = continue_from
+    if earlier is None:
+        run = Run(program, backend, cell=cell, background=background_run)
+        return ProgramState(Stream(backend, run.root), defaults, body=run.body)
     error = earlier.error()
     if isinstance(error, GenerationError):
         raise error
@@ -239,7 +241,8 @@ def open_state(
             "run it on the same model"
         )
     cut = earlier.stream.failure is not None
-    stream = Stream(backend, Run(program, backend, cell=cell, background=background_run).root)
+    run = Run(program, backend, cell=cell, background=background_run)
+    stream = Stream(backend, run.root)
     if earlier.stream.context is not None:
         background.call(lambda: stream.adopt(earlier.stream, close_role=cut))
     return ProgramState(
@@ -247,6 +250,7 @@ def open_state(
         defaults or earlier.defaults,
         variables=dict(earlier.variables),
         role=None if cut else earlier.open_role,
+        body=run.body,
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from lmnb.backends.base import Backend, CancelToken
 from lmnb.errors import CancelledError
+from lmnb.language.body import Body
 from lmnb.language.branch import Branch
 from lmnb.language.events import (
     BranchFinished,
@@ -38,7 +39,8 @@ STOP_SECONDS = 1.0  # how long `finish` waits for a run that was stopped, should
 class Run:
     """One execution that is shown, and cancelled, as a whole: a cell, a program's run, a batch.
 
-    `background`: an interrupt of a reader in the main thread leaves the run alone.
+    `background`: the body runs in another thread, so that readers of the state wait for its end too, and an
+    interrupt of a reader in the main thread leaves the run alone.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Run:
         self.backend = backend
         self.cell = cell
         self.background = background
+        self.body = Body() if background else None
         self.cancel_token = CancelToken()
         self.root = Branch(run=self, id=0, parent=None, label="0", program=program, cancel=self.cancel_token)
         self.error: BaseException | None = None  # what ended the run, if it failed
@@ -135,6 +138,8 @@ class Run:
     @contextmanager
     def active(self, branch: Branch | None = None) -> Iterator[None]:
         """While this is open, programs that this thread runs join this run as branches below `branch`."""
+        if branch is None and self.body is not None:
+            self.body.thread = threading.current_thread()
         token = _current.set(_Place(self, branch or self.root))
         try:
             yield
@@ -149,6 +154,8 @@ class Run:
                 self.error = error
         if error is not None:
             self.cancel()
+        if self.body is not None:
+            self.body.finish()
         self._end_if_idle()
 
     def finish(self, error: BaseException | None = None) -> None:

@@ -11,14 +11,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lmnb.errors import ArgumentError, LmnbError, ProgramError, UnknownVariableError
+from lmnb.language.body import Body
 from lmnb.language.defaults import Defaults
-from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Select, Submitted, Text, flatten
+from lmnb.language.expressions import Expr, RoleBegin, RoleEnd, Submitted, flatten
 from lmnb.language.primitives import role_turn
 from lmnb.language.reading import Reader
 from lmnb.language.run import Run
 from lmnb.language.source import caller_line
-from lmnb.language.steps import ForkStep, GenStep, RoleStep, ScopeStep, SelectStep, SetStep, Step, TextStep
+from lmnb.language.steps import ForkStep, ScopeStep, SetStep, Step
 from lmnb.language.stream import Stream
+from lmnb.language.submission import check_roles, merge_text, prepare
 from lmnb.language.variables import Variable
 from lmnb.language.waiting import Signal
 
@@ -26,19 +28,6 @@ if TYPE_CHECKING:
     from lmnb.language.group import ProgramStateGroup
 
 _REPR_CHARACTERS = 200
-
-
-class Body:
-    """A program's body that runs in a thread of its own, while others read the state."""
-
-    def __init__(self) -> None:
-        self.thread: threading.Thread | None = None
-        self.done = False
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether the body still runs, in another thread than the caller's."""
-        return not self.done and self.thread is not threading.current_thread()
 
 
 class ProgramState:
@@ -62,6 +51,8 @@ class ProgramState:
         self._num_roles = 0  # opened here so far: tells one turn from the next
         self._inline = inline
         self._body = body
+        if body is not None:
+            body.on_done = stream.signal.notify
 
     # Appending
 
@@ -234,8 +225,8 @@ class ProgramState:
         """All of `nodes`, or none if one of them is wrong."""
         line = caller_line()
         fresh = self._without_submitted(nodes)
-        role = _check_roles(fresh, self._role)
-        prepared = [self._prepare(node, line) for node in _merge_text(fresh)]
+        role = check_roles(fresh, self._role)
+        prepared = [prepare(node, line, self.defaults, self.stream.backend) for node in merge_text(fresh)]
         for step in prepared:
             for variable in step.variables:
                 self._declare(variable)
@@ -244,24 +235,6 @@ class ProgramState:
         self._role = role
         if self._inline and prepared:
             self.sync()
-
-    def _prepare(self, node: Expr, line: int | None) -> Step:
-        at = f" at line {line}" if line is not None else ""
-        if isinstance(node, Text):
-            return TextStep(f"text{at}", node.text)
-        if isinstance(node, RoleBegin):
-            return RoleStep(f"{node.role}{at}", node.role)
-        if isinstance(node, RoleEnd):
-            return RoleStep(f"the end of {node.role}{at}", None)
-        if isinstance(node, Gen):
-            params = self.defaults.params(node, self.stream.backend.stop)
-            variable = Variable(node.name) if node.name is not None else None
-            where = f"gen({node.name!r}){at}" if node.name is not None else f"gen(){at}"
-            return GenStep(where, variable, node, params, self.defaults.merged(node), line)
-        if isinstance(node, Select):
-            variable = Variable(node.name) if node.name is not None else None
-            return SelectStep(f"select({node.name!r}){at}", variable, node, line)
-        raise ProgramError(f"a state cannot execute {node!r}")
 
     def _without_submitted(self, nodes: Sequence[Expr]) -> list[Expr]:
         fresh: list[Expr] = []
@@ -371,32 +344,3 @@ def unknown_variable(name: object, known: dict[str, Variable]) -> UnknownVariabl
     """The error for a name that nothing sets."""
     names = ", ".join(sorted(known)) or "none yet"
     return UnknownVariableError(f"this state has no variable {name!r}; it has: {names}")
-
-
-def _check_roles(nodes: Sequence[Expr], role: str | None) -> str | None:
-    """The open role after `nodes`; ProgramError where they nest or close what is not open."""
-    for node in nodes:
-        if isinstance(node, RoleBegin):
-            if role is not None:
-                raise ProgramError(f"{node.role} cannot open inside {role}: roles do not nest; close {role} first")
-            role = node.role
-        elif isinstance(node, RoleEnd):
-            if role != node.role:
-                inside = f"inside {role}" if role else "where no role is open"
-                raise ProgramError(f"the end of {node.role} stands {inside}; open and close the same role")
-            role = None
-    return role
-
-
-def _merge_text(nodes: Sequence[Expr]) -> list[Expr]:
-    """The same with neighbouring texts joined and empty ones left out."""
-    result: list[Expr] = []
-    for node in nodes:
-        if isinstance(node, Text):
-            if result and isinstance(result[-1], Text):
-                result[-1] = Text(result[-1].text + node.text)
-            elif node.text:
-                result.append(node)
-        else:
-            result.append(node)
-    return result

@@ -63,6 +63,7 @@ def test_a_failing_row_stays_in_its_row() -> None:
     assert [states[0]["x"], states[3]["x"]] == ["ok", "ok"]
     with pytest.raises(GenerationError, match="in the body"):
         states[1].text()
+    assert states[0].run.wait(5)
     assert states[0].run.status == "done"
     ends = [event.status for event in states[0].run.events if isinstance(event, BranchFinished)]
     assert sorted(ends) == ["done", "done", "done", "failed", "failed"]

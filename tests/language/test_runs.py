@@ -11,7 +11,7 @@ import pytest
 import lmnb as sgl
 from lmnb.backends.base import Owner
 from lmnb.backends.testing import ScriptedBackend
-from lmnb.errors import GenerationError, ProgramError
+from lmnb.errors import GenerationError, ProgramError, UnknownVariableError
 from lmnb.language import current_run, open_state
 from lmnb.language.events import (
     BranchFinished,
@@ -176,7 +176,7 @@ def test_calls_inside_a_cell_join_its_run(backend: ScriptedBackend) -> None:
     assert opened[0].fork != opened[1].fork == opened[2].fork
     assert one.text() == "Judge a: ok"
     owners = [call.owner for call in backend.calls if call.owner]
-    assert [(o.program, o.cell, o.row) for o in owners] == [("judge", "4", None), ("judge", "4", 0), ("judge", "4", 1)]
+    assert {(o.program, o.cell, o.row) for o in owners} == {("judge", "4", row) for row in (None, 0, 1)}
     assert len([event for event in s.run.events if isinstance(event, BranchFinished)]) == 4
     assert s.run.status == "done"
 
@@ -314,6 +314,33 @@ def test_a_finished_state_joins_the_cell_in_which_it_goes_on(backend: ScriptedBa
     s.run.finish()
     (opened,) = [event for event in s.run.events if isinstance(event, BranchOpened)]
     assert opened.program == "judge"
+
+
+def test_a_background_body_is_waited_for() -> None:
+    s = open_state(ScriptedBackend("said"), background_run=True)
+    go = threading.Event()
+    caught: list[BaseException] = []
+
+    def body() -> None:
+        with s.run.active():
+            go.wait(5)
+            s.__iadd__("first " + sgl.gen("x"))
+            caught.append(KeyError(s["x"] + s.text()))  # within the body only what was appended is waited for
+            s.__iadd__(" last")
+        s.run.finish()
+
+    thread = threading.Thread(target=body)
+    threading.Timer(0.05, go.set).start()
+    pieces = s.text_iter()
+    thread.start()
+    assert s["x"] == "said"
+    assert s.text() == "first said last"
+    assert "".join(pieces) == "first said last"
+    assert caught[0].args == ("saidfirst said",)
+    thread.join(5)
+    assert s.run.status == "done"
+    with pytest.raises(UnknownVariableError):
+        s["nothing"]
 
 
 def test_continue_from(backend: ScriptedBackend) -> None:
