@@ -115,8 +115,9 @@ test-databricks: $(DATABRICKS)/.setup ## the magics, views and quickstart on Dat
 	$(DATABRICKS)/bin/python -m pytest -m 'not e2e' tests/magics tests/widgets
 	LMNB_TEST_KERNEL_PYTHON=$(CURDIR)/$(DATABRICKS)/bin/python $(BIN)/pytest tests/e2e -k databricks
 
+# `benchmarks` is run from the checkout and not installed, so here the root must be on sys.path.
 bench: $(VENV)/.setup-dev ## measure; prints JSON
-	for file in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$file || exit 1; done
+	PYTHONSAFEPATH= $(BIN)/python -m benchmarks $(BENCH_OPTIONS)
 
 # ---- Upkeep ----
 
