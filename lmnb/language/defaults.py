@@ -32,7 +32,10 @@ def token_ids(value: int | Iterable[int] | None) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """Sampling for every `gen` of a program that does not say otherwise."""
+    """Sampling for every `gen` of a program that does not say otherwise.
+
+    From `seed` each generation of a call gets a seed of its own (see `seeds.py`), so that branches differ.
+    """
 
     max_new_tokens: int = 128
     n: int = 1

@@ -8,15 +8,17 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lmnb.errors import ArgumentError, LmnbError, ProgramError, UnknownVariableError
 from lmnb.language.body import Body
 from lmnb.language.defaults import Defaults
-from lmnb.language.expressions import Expr, RoleBegin, RoleEnd, Submitted, flatten
+from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Submitted, flatten
 from lmnb.language.primitives import role_turn
 from lmnb.language.reading import Reader
 from lmnb.language.run import Run
+from lmnb.language.seeds import SeedPath
 from lmnb.language.source import caller_line
 from lmnb.language.steps import ForkStep, ScopeStep, SetStep, Step
 from lmnb.language.stream import Stream
@@ -42,6 +44,7 @@ class ProgramState:
         role: str | None = None,
         inline: bool = False,
         body: Body | None = None,
+        seeds: SeedPath | None = None,
     ) -> None:
         self.stream = stream
         self.defaults = defaults or Defaults()
@@ -50,6 +53,7 @@ class ProgramState:
         self._role = role
         self._num_roles = 0  # opened here so far: tells one turn from the next
         self._inline = inline
+        self._seeds = seeds or SeedPath()
         self._body = body
         if body is not None:
             body.on_done = stream.signal.notify
@@ -103,7 +107,7 @@ class ProgramState:
 
         if not isinstance(size, int) or size < 1:
             raise ArgumentError(f"fork(size) needs a whole number of at least 1, not {size!r}")
-        children = [self._child() for _ in range(size)]
+        children = [self._child(seeds) for seeds in self._seeds.fork(size)]
         self._submit(ForkStep(f"fork({size}) at line {caller_line()}", [child.stream for child in children]))
         return ProgramStateGroup(children, self)
 
@@ -226,7 +230,7 @@ class ProgramState:
         line = caller_line()
         fresh = self._without_submitted(nodes)
         role = check_roles(fresh, self._role)
-        prepared = [prepare(node, line, self.defaults, self.stream.backend) for node in merge_text(fresh)]
+        prepared = [prepare(node, line, self._defaults_for(node), self.stream.backend) for node in merge_text(fresh)]
         for step in prepared:
             for variable in step.variables:
                 self._declare(variable)
@@ -235,6 +239,11 @@ class ProgramState:
         self._role = role
         if self._inline and prepared:
             self.sync()
+
+    def _defaults_for(self, node: Expr) -> Defaults:
+        if self.defaults.seed is None or not isinstance(node, Gen):
+            return self.defaults
+        return replace(self.defaults, seed=self._seeds.next_seed(self.defaults.seed))
 
     def _without_submitted(self, nodes: Sequence[Expr]) -> list[Expr]:
         fresh: list[Expr] = []
@@ -267,13 +276,14 @@ class ProgramState:
         if self._inline:
             self.sync()
 
-    def _child(self) -> ProgramState:
+    def _child(self, seeds: SeedPath) -> ProgramState:
         return ProgramState(
             Stream(self.stream.backend),
             self.defaults,
             variables=dict(self._variables),
             role=self._role,
             inline=self._inline,
+            seeds=seeds,
         )
 
     def _finished(self, name: str) -> Variable:
