@@ -40,7 +40,7 @@ def text_of(page: str) -> str:
 
 
 def test_a_notebook_runs_to_its_end_with_readable_output(tmp_path):
-    from harness.databricks import html, run_like_databricks
+    from harness.databricks import html, printed, run_like_databricks
 
     notebook, dropped = run_like_databricks(CELLS, tmp_path)
     cell = notebook.cells[1]
@@ -55,27 +55,27 @@ def test_a_notebook_runs_to_its_end_with_readable_output(tmp_path):
         assert words in text
     assert len(page) < 50_000
     assert cell.outputs[-1]["data"]["text/plain"] == "['one two three', 'one two three']"
-    assert [output["text"] for output in notebook.cells[2].outputs if "text" in output] == ["one two\n"]
+    assert printed(notebook.cells[2]) == "one two\n"
     assert "Go on." in text_of(html(notebook.cells[2]))
-    assert notebook.cells[4].outputs[0]["text"].startswith("one two three\n")
-    assert notebook.cells[5].outputs[0]["text"] == "DatabricksShell\n"
+    assert printed(notebook.cells[4]).startswith("one two three\n")
+    assert printed(notebook.cells[5]) == "DatabricksShell\n"
 
 
 def test_a_background_run_is_whole_although_its_view_cannot_follow(tmp_path):
-    from harness.databricks import html, run_like_databricks
+    from harness.databricks import html, printed, run_like_databricks
 
     cells = [SETUP, "%%lmprog --bg\ns += user('Go.') + assistant(gen('late'))", "s.sync(); print(s['late'])"]
     notebook, dropped = run_like_databricks(cells, tmp_path)
     assert set(dropped) <= {"update_display_data"}
     assert "cell" in text_of(html(notebook.cells[1]))
-    assert notebook.cells[2].outputs[0]["text"] == "one two three\n"
+    assert printed(notebook.cells[2]) == "one two three\n"
 
 
 def test_text_mode_needs_no_display_at_all(tmp_path):
-    from harness.databricks import run_like_databricks
+    from harness.databricks import printed, run_like_databricks
 
     notebook, _ = run_like_databricks(CELLS[:3], tmp_path, LMNB_VIEW="text")
-    printed = "".join(output["text"] for output in notebook.cells[1].outputs if "text" in output)
-    assert "the <b>sea</b> at night" in printed
-    assert printed.count("Name a topic.") == 1
+    shown = printed(notebook.cells[1])
+    assert "the <b>sea</b> at night" in shown
+    assert shown.count("Name a topic.") == 1
     assert not [output for output in notebook.cells[1].outputs if output["output_type"] == "display_data"]

@@ -31,7 +31,7 @@ def test_requests_and_errors_are_noticed(open_notebook):
 
 
 def test_the_databricks_like_client_drops_what_it_should(tmp_path):
-    from harness.databricks import run_like_databricks
+    from harness.databricks import printed, run_like_databricks
 
     notebook, dropped = run_like_databricks(
         [
@@ -47,5 +47,5 @@ def test_the_databricks_like_client_drops_what_it_should(tmp_path):
     )
     shown = [output["data"]["text/html"] for output in notebook.cells[0].outputs]
     assert shown == ["second", "stays"]
-    assert notebook.cells[1].outputs[0]["text"] == "DatabricksShell\n"
+    assert printed(notebook.cells[1]) == "DatabricksShell\n"
     assert dropped == {"clear_output": 1, "update_display_data": 1, "comm_open": 1, "comm_close": 1}

@@ -128,20 +128,20 @@ def test_a_reload_in_the_middle_of_a_background_run(open_notebook):
     page = open_notebook(
         "lab",
         [
-            setup(words(400), 0.015),
-            "%%lmprog --bg --max-tokens 400\ns += 'Count: ' + gen('x')",
+            setup(words(250), 0.02),
+            "%%lmprog --bg --max-tokens 250\ns += 'Count: ' + gen('x')",
             "s.sync(); print(s.text())",
         ],
     )
     page.run(0, 1)
-    wait_for_text(page, 1, "tok30 ")
+    wait_for_text(page, 1, "tok20 ")
     page.save()
     page.reload()
-    wait_for_text(page, 1, "tok200 ")
+    wait_for_text(page, 1, "tok120 ")
     page.run(2)
     page.cell(1).locator(".lmnb-status", has_text="done").wait_for(timeout=5000)
     page.screenshot("reloaded")
-    assert shown_words(page, 1) == [f"tok{i}" for i in range(400)]
+    assert shown_words(page, 1) == [f"tok{i}" for i in range(250)]
     assert page.stream(2) == "Count: " + " ".join(shown_words(page, 1)) + "\n"
 
 

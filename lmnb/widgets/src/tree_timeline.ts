@@ -46,6 +46,7 @@ export class Timeline {
     back.addEventListener("click", () => this.step(-1));
     forth.addEventListener("click", () => this.step(1));
     this.slider.addEventListener("input", () => this.go(Number(this.slider.value), 1));
+    this.slider.addEventListener("keydown", (event) => event.stopPropagation()); // notebooks take the arrow keys
     this.live.addEventListener("click", () => this.follow());
   }
 

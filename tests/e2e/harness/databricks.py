@@ -58,3 +58,8 @@ def run_like_databricks(cells: list[str], folder: Path, **kernel_env: str) -> tu
 def html(cell: Any) -> str:
     """The HTML outputs of a cell."""
     return "\n".join(output["data"].get("text/html", "") for output in cell.outputs if "data" in output)
+
+
+def printed(cell: Any) -> str:
+    """What a cell printed, in however many pieces it came."""
+    return "".join(output["text"] for output in cell.outputs if output["output_type"] == "stream")
