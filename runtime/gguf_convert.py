@@ -61,6 +61,7 @@ def transformers_config(file: GGUFFile, dtype: torch.dtype) -> dict[str, Any]:
         "max_position_embeddings": int(file.require(f"{prefix}.context_length")),
         "tie_word_embeddings": not file.has_tensor("output.weight"),
         "attention_bias": file.has_tensor("blk.0.attn_q.bias"),
+        "mlp_bias": file.has_tensor("blk.0.ffn_down.bias"),
         "use_cache": True,
         **_token_ids(file),
     }

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from lmnb.errors import ModelNotFoundError, UnsupportedModelError
 
 _TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+_OLDER_FILES = ("tokenizer.model", "vocab.json", "tekken.json")
 
 
 class HFTokenizer:
@@ -75,13 +76,16 @@ def load_tokenizer(folder: Path, eos_ids: Iterable[int], name: str) -> HFTokeniz
 
 def _definition_through_transformers(folder: Path) -> str:
     """tokenizer.json's text for a folder that holds an older form only (vocab.json and merges.txt, tokenizer.model)."""
+    # Without any of these, transformers would make an empty tokenizer and say nothing.
+    if not any((folder / name).is_file() for name in _OLDER_FILES):
+        raise ModelNotFoundError(f"{folder} holds no tokenizer; add the model's tokenizer.json to it")
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # transformers raises many kinds here; all mean that there is no usable tokenizer
         raise ModelNotFoundError(
-            f"{folder} holds no tokenizer that can be read; add the model's tokenizer.json to it"
+            f"the tokenizer in {folder} cannot be read; add the model's tokenizer.json to it"
         ) from error
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:

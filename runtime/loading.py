@@ -65,7 +65,7 @@ def resolve_source(source: str | Path | None) -> tuple[Path, str]:
         raise ArgumentError(f"a model is named by text or a path, not by {source!r}")
     text = os.fspath(source)
     path = Path(text).expanduser()
-    if path.is_dir():
+    if text and path.is_dir():  # "" would be the current folder
         return path, path.resolve().name
     if path.is_file():
         if path.suffix.lower() != ".gguf":
