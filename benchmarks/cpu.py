@@ -1,0 +1,164 @@
+"""SmolLM2-135M on this CPU: lmnb's engine beside transformers' `generate`, same weights, dtype and threads.
+
+Definitions. prefill: 512 prompt tokens, nothing cached, one new token. decode: 64 new tokens after 64 of prompt,
+first token not counted, one request or 8 at once. shared_prefix: 32 requests with 512 tokens in common and 16 of
+their own, 32 new tokens each, handed over at once (transformers gets them as one batch); time to the last token.
+Prompts are random token ids drawn by a seed; greedy; end tokens ignored. load: a new process, imports included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import torch
+
+from benchmarks.harness import interleaved, medians, ratio
+from lmnb.runtime.engine import Engine
+from lmnb.runtime.loading import load_model, resolve_source
+from lmnb.runtime.request import Completion, Request, SamplingParams
+
+_PREFILL, _PROMPT, _NEW = 512, 64, 64
+_SHARED, _OWN, _SHARED_NEW, _NUM_SHARED = 512, 16, 32, 32
+
+
+def prompts(count: int, length: int, *, shared: int = 0, seed: int = 0) -> list[tuple[int, ...]]:
+    """`count` prompts of `length` random ids, of which the first `shared` are the same in all."""
+    rng = random.Random(seed)
+
+    def ids(n: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(100, 40_000) for _ in range(n))
+
+    stem = ids(shared)
+    return [stem + ids(length - shared) for _ in range(count)]
+
+
+class Lmnb:
+    """The engine, as a backend uses it."""
+
+    def __init__(self, dtype: str) -> None:
+        loaded = load_model(dtype=dtype)
+        self.engine = Engine(loaded.model, loaded.tokenizer)
+
+    def run(self, batch: list[tuple[int, ...]], new_tokens: int) -> list[Completion]:
+        sampling = SamplingParams(temperature=0, max_new_tokens=new_tokens, ignore_eos=True)
+        handles = [self.engine.submit(Request(input_ids=ids, sampling=sampling)) for ids in batch]
+        return [handle.result() for handle in handles]
+
+    def timed(self, batch: list[tuple[int, ...]], new_tokens: int, *, cold: bool = True) -> float:
+        if cold:
+            assert self.engine.flush_cache()
+        began = time.perf_counter()
+        self.run(batch, new_tokens)
+        return time.perf_counter() - began
+
+    def bookkeeping_share(self, batch: list[tuple[int, ...]], new_tokens: int) -> float:
+        before = self.engine.status()
+        self.timed(batch, new_tokens)
+        after = self.engine.status()
+        return (after.bookkeeping_seconds - before.bookkeeping_seconds) / (after.step_seconds - before.step_seconds)
+
+
+class Transformers:
+    """`generate` on the same files; a batch is one padded-free tensor, its most favourable form."""
+
+    def __init__(self, dtype: str) -> None:
+        from transformers import AutoModelForCausalLM
+
+        folder, _ = resolve_source(None)
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+
+    def timed(self, batch: list[tuple[int, ...]], new_tokens: int, *, cold: bool = True) -> float:
+        ids = torch.tensor(batch)
+        began = time.perf_counter()
+        with torch.inference_mode():
+            self.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=new_tokens,
+                eos_token_id=None,
+                pad_token_id=0,
+            )
+        return time.perf_counter() - began
+
+
+def figures(peer: Lmnb | Transformers) -> dict[str, float]:
+    """One round of every figure."""
+    long, short = prompts(1, _PREFILL, seed=1), prompts(8, _PROMPT, seed=2)
+    first_cold = peer.timed(long, 1)
+    first_warm = peer.timed(long, 1, cold=False)
+    decode_1 = peer.timed(short[:1], _NEW) - peer.timed(short[:1], 1)
+    decode_8 = peer.timed(short, _NEW) - peer.timed(short, 1)
+    shared = peer.timed(prompts(_NUM_SHARED, _SHARED + _OWN, shared=_SHARED, seed=3), _SHARED_NEW)
+    return {
+        "prefill_tokens_per_second": _PREFILL / first_cold,
+        "first_token_seconds_cold": first_cold,
+        "first_token_seconds_warm": first_warm,
+        "decode_tokens_per_second_batch_1": (_NEW - 1) / decode_1,
+        "decode_tokens_per_second_batch_8": 8 * (_NEW - 1) / decode_8,
+        "shared_prefix_output_tokens_per_second": _NUM_SHARED * _SHARED_NEW / shared,
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All figures, by dtype, with ratios to the peer."""
+    dtypes = [options.dtype] if options.dtype else ["bfloat16", "float32"]
+    report: dict[str, Any] = {dtype: compare(dtype, options.rounds) for dtype in dtypes}
+    report["load_seconds"] = load_seconds(options.rounds)
+    return report
+
+
+def compare(dtype: str, rounds: int) -> dict[str, Any]:
+    """Both engines in one dtype."""
+    ours, theirs = Lmnb(dtype), Transformers(dtype)
+    result = interleaved(rounds, lmnb=lambda: figures(ours), transformers=lambda: figures(theirs))
+    batch = prompts(8, _PROMPT, seed=4)
+    shares = [{"share": ours.bookkeeping_share(batch, _NEW)} for _ in range(rounds)]
+    ours.engine.close()
+    return {
+        **result,
+        "lmnb_over_transformers": {name: ratio(result, name) for name in result["lmnb"]},
+        "radix_bookkeeping_share_of_step_time": medians(shares)["share"],
+    }
+
+
+_LMNB_LOAD = "from lmnb import Runtime; Runtime().shutdown()"
+_PEER_LOAD = """
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+AutoTokenizer.from_pretrained({0!r}); AutoModelForCausalLM.from_pretrained({0!r}, dtype=torch.bfloat16)
+"""
+
+
+def load_seconds(rounds: int) -> dict[str, Any]:
+    """Seconds from a new process to a model that can answer: the first time (conversion included), and later."""
+    folder, _ = resolve_source(None)
+    with tempfile.TemporaryDirectory() as empty:
+        first = _seconds(_LMNB_LOAD, LMNB_CACHE=empty)
+    later = interleaved(
+        rounds,
+        lmnb=lambda: {"seconds": _seconds(_LMNB_LOAD)},
+        transformers=lambda: {"seconds": _seconds(_PEER_LOAD.format(str(folder)))},
+    )
+    return {"lmnb_first_time": round(first, 2), **{name: figures["seconds"] for name, figures in later.items()}}
+
+
+def _seconds(code: str, **environment: str) -> float:
+    timed = f"import time, json\nbegan = time.perf_counter()\n{code}\nprint(json.dumps(time.perf_counter() - began))"
+    done = subprocess.run(
+        [sys.executable, "-P" if sys.version_info >= (3, 11) else "-E", "-c", timed],
+        env={**os.environ, **environment},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    seconds: float = json.loads(done.stdout.splitlines()[-1])
+    return seconds
