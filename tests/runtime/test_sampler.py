@@ -41,21 +41,23 @@ def bits(allowed: list[int], num_tokens: int) -> np.ndarray:
     return words.view(np.int32)
 
 
-def reference_mass(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
-    """One row, token by token, straight from the definition."""
+def reference_mass(logits: np.ndarray, params: SamplingParams) -> tuple[np.ndarray, np.ndarray]:
+    """One row, token by token, straight from the definition; and which tokens are not within rounding of a limit."""
     z = logits.astype(np.float64) / params.temperature
     p = np.exp(z - z.max())
     p /= p.sum()
-    kept = np.zeros_like(p)
+    kept, is_clear = np.zeros_like(p), np.ones(len(p), dtype=bool)
     for i, mine in enumerate(p):
         above = p[p > mine]
-        assume(abs(above.sum() - params.top_p) > 1e-6)
-        assume(abs(mine - params.min_p * p.max()) > 1e-9 or mine == p.max())
+        least = params.min_p * p.max()
         in_k = params.top_k == -1 or len(above) < params.top_k
         in_p = params.top_p == 1 or above.sum() < params.top_p
-        if in_k and in_p and mine >= params.min_p * p.max():
+        if in_k and in_p and mine >= least:
             kept[i] = mine
-    return kept
+        is_clear[i] = abs(above.sum() - params.top_p) > 1e-6 and (
+            abs(mine / least - 1) > 1e-6 if 0 < least != mine else True
+        )
+    return kept, is_clear
 
 
 filters = st.builds(
@@ -73,7 +75,8 @@ def test_filters_keep_exactly_what_they_should(quarters: list[int], params: list
     logits = np.array(quarters, dtype=np.float32) / 4  # many ties
     mass = kept_mass(torch.from_numpy(logits).expand(len(params), -1), params).numpy()
     for got, each in zip(mass, params, strict=True):
-        expected = reference_mass(logits, each)
+        expected, is_clear = reference_mass(logits, each)
+        assume(is_clear.all())
         assert ((got > 0) == (expected > 0)).all()
         np.testing.assert_allclose(got, expected, rtol=2e-5)  # logits are float32
 
@@ -103,7 +106,9 @@ def test_filters_together_in_a_wide_vocabulary() -> None:
     ]:
         params = SamplingParams(top_k=top_k, top_p=top_p, min_p=min_p)
         got = kept_mass(torch.stack([logits] * 2), [params, SamplingParams()]).numpy()
-        assert ((got[0] > 0) == (reference_mass(logits.numpy(), params) > 0)).all()
+        expected, is_clear = reference_mass(logits.numpy(), params)
+        assert ((got[0] > 0) == (expected > 0))[is_clear].all()
+        assert is_clear.mean() > 0.99
         assert (got[1] > 0).all()
 
 
