@@ -111,6 +111,16 @@ class ChoiceScore:
     unconditional: tuple[TokenLogprob, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """All choices' scores, in order, and what they cost: tokens are summed over the requests that it took."""
+
+    choices: tuple[ChoiceScore, ...]
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of those, found in a cache
+    seconds: float = 0.0
+
+
 class Context(Protocol):
     """One state's prompt. Used by one task at a time; `fork` gives an independent copy."""
 
@@ -128,8 +138,8 @@ class Context(Protocol):
 
     def fork(self) -> Context: ...
 
-    async def commit(self) -> None:
-        """Make the prompt so far cheap to extend (a hint before branches race)."""
+    async def commit(self, *, owner: Owner, cancel: CancelToken) -> None:
+        """Make the prompt so far cheap to extend (a hint before branches race). A cancel ends it early."""
         ...
 
     async def generate(
@@ -146,9 +156,7 @@ class Context(Protocol):
         With `logprob_start` the result also has `input_logprobs` from that prompt token on."""
         ...
 
-    async def score(
-        self, choices: Sequence[str], *, unconditional: bool, owner: Owner, cancel: CancelToken
-    ) -> list[ChoiceScore]:
+    async def score(self, choices: Sequence[str], *, unconditional: bool, owner: Owner, cancel: CancelToken) -> Scores:
         """Score `choices` as continuations of the prompt, which is left as it was."""
         ...
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owner
+from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owner, Scores
 from lmnb.backends.engine_task import EngineTask
 from lmnb.backends.scoring import ChoicePlan, plan_choices
 from lmnb.backends.templates import ChatTemplate
@@ -125,15 +125,16 @@ class LocalContext:
         twin._num_committed = self._num_committed
         return twin
 
-    async def commit(self) -> None:
+    async def commit(self, *, owner: Owner, cancel: CancelToken) -> None:
         """See `Context.commit`: a request for no tokens, which leaves the prompt in the radix cache."""
-        if len(self._stream) == self._num_committed:
+        if len(self._stream) == self._num_committed or cancel.cancelled:
             return
-        request = Request(input_ids=self._prompt_ids(), sampling=SamplingParams(max_new_tokens=0))
-        finish = await EngineTask(self._served.engine, request, CancelToken()).finish()
+        request = Request(input_ids=self._prompt_ids(), sampling=SamplingParams(max_new_tokens=0), owner=owner)
+        finish = await EngineTask(self._served.engine, request, cancel).finish()
         if finish.error is not None:
             raise finish.error
-        self._num_committed = len(self._stream)
+        if finish.completion.finish_reason != "cancelled":
+            self._num_committed = len(self._stream)
 
     async def generate(
         self,
@@ -162,9 +163,7 @@ class LocalContext:
             raise finish.error
         return _generation(finish.completion)
 
-    async def score(
-        self, choices: Sequence[str], *, unconditional: bool, owner: Owner, cancel: CancelToken
-    ) -> list[ChoiceScore]:
+    async def score(self, choices: Sequence[str], *, unconditional: bool, owner: Owner, cancel: CancelToken) -> Scores:
         """See `Context.score`, and `plan_choices` for what happens where prompt and choice join.
 
         `unconditional` scores the reported ids alone, behind the tokenizer's beginning token if it has one
@@ -180,7 +179,12 @@ class LocalContext:
         for index, (choice, plan) in enumerate(zip(choices, plans, strict=True)):
             alone = completions[len(plans) + index].input_logprobs if unconditional else ()
             scores.append(ChoiceScore(choice, plan.logprobs(completions[index]), alone))
-        return scores
+        return Scores(
+            tuple(scores),
+            prompt_tokens=sum(completion.prompt_tokens for completion in completions),
+            cached_tokens=sum(completion.cached_tokens for completion in completions),
+            seconds=max(completion.total_seconds for completion in completions),
+        )
 
     def _prompt_ids(self) -> tuple[int, ...]:
         ids = self.token_ids or self._served.start_ids

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owner
+from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owner, Scores
 from lmnb.errors import ArgumentError, EngineClosedError, TemplateError
 from lmnb.runtime.request import FinishReason, SamplingParams, TokenLogprob
 
@@ -214,9 +214,10 @@ class ScriptedContext:
         """An independent copy."""
         return ScriptedContext(self.backend, [self.prompt], self._role)
 
-    async def commit(self) -> None:
+    async def commit(self, *, owner: Owner, cancel: CancelToken) -> None:
         """Note that branches are about to race."""
-        self.backend.record(ScriptedCall("commit", self.prompt))
+        self.backend.record(ScriptedCall("commit", self.prompt, owner))
+        self.backend.count_cached(_TOKEN.findall(self.prompt))
 
     async def generate(
         self,
@@ -263,21 +264,26 @@ class ScriptedContext:
             input_logprobs=asked[logprob_start:],
         )
 
-    async def score(
-        self, choices: Sequence[str], *, unconditional: bool, owner: Owner, cancel: CancelToken
-    ) -> list[ChoiceScore]:
+    async def score(self, choices: Sequence[str], *, unconditional: bool, owner: Owner, cancel: CancelToken) -> Scores:
         """Score by the scorer."""
-        prompt = self.prompt
-        self.backend.record(ScriptedCall("score", prompt, owner, choices=tuple(choices)))
-        await _pause(self.backend.token_delay, asyncio.Event())
-        return [
-            ChoiceScore(
-                choice,
-                self.backend.score_tokens(prompt, choice),
-                self.backend.score_tokens("", choice) if unconditional else (),
-            )
-            for choice in choices
-        ]
+        backend, prompt = self.backend, self.prompt
+        backend.record(ScriptedCall("score", prompt, owner, choices=tuple(choices)))
+        await _pause(backend.token_delay, asyncio.Event())
+        texts = [prompt + choice for choice in choices] + (list(choices) if unconditional else [])
+        prompts = [_TOKEN.findall(text) for text in texts]
+        return Scores(
+            tuple(
+                ChoiceScore(
+                    choice,
+                    backend.score_tokens(prompt, choice),
+                    backend.score_tokens("", choice) if unconditional else (),
+                )
+                for choice in choices
+            ),
+            prompt_tokens=sum(map(len, prompts)),
+            cached_tokens=sum(map(backend.count_cached, prompts)),
+            seconds=backend.token_delay,
+        )
 
 
 class _Cancellation:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lmnb.backends.base import Backend, Generation
+from lmnb.backends.base import Backend, Generation, Scores
 from lmnb.language.defaults import Defaults
 from lmnb.runtime.request import SamplingParams, TokenLogprob
 
@@ -47,6 +47,16 @@ def generation_meta(
             meta["input_top_logprobs"] = _tops(generation.input_logprobs, stream.backend, with_text)
             meta["output_top_logprobs"] = _tops(generation.logprobs, stream.backend, with_text)
     return {**meta, **generation.meta}
+
+
+def score_meta(scores: Scores, seconds: float) -> dict[str, Any]:
+    """What a select's choices cost to score; the method's own meta data comes on top."""
+    return {
+        "prompt_tokens": scores.prompt_tokens,
+        "completion_tokens": 0,
+        "cached_tokens": scores.cached_tokens,
+        "e2e_latency": scores.seconds or seconds,
+    }
 
 
 def _tops(logprobs: Sequence[TokenLogprob], backend: Backend, with_text: bool) -> list[list[list[Any]]]:

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lmnb.backends.base import CancelToken, Delta, Generation
+from lmnb.backends.base import Backend, Delta, Generation, Scores
 from lmnb.errors import ArgumentError
 from lmnb.language.choices import ChoicesDecision, mean_logprob
 from lmnb.language.defaults import Defaults
 from lmnb.language.events import ChoiceMade, GenFinished, GenStarted
 from lmnb.language.expressions import Gen, Select
 from lmnb.language.loop import background
-from lmnb.language.meta import generation_meta, triples
+from lmnb.language.meta import generation_meta, score_meta, triples
 from lmnb.language.steps import Step, set_variable
 from lmnb.language.stream import Stream
 from lmnb.language.variables import Chunk, Variable
@@ -128,7 +128,8 @@ class SelectStep(Step):
         stream.publish(GenStarted(branch.id, self.node.name, "select", "choices", self.line))
         started = time.monotonic()
         try:
-            decision = await self._decide(stream, branch.cancel)
+            scores = await self._score(stream)
+            decision = self._decide(scores, stream.backend)
         except BaseException:
             _publish_end(stream, "cancelled" if branch.cancel.cancelled else "error", None, started, [])
             raise
@@ -136,26 +137,29 @@ class SelectStep(Step):
         choices = list(self.node.choices)
         stream.publish(ChoiceMade(branch.id, decision.decision, choices, method.scores(decision), method.name))
         stream.append(decision.decision, tell=False)
-        _publish_end(stream, "stop", None, started, [])
+        _publish_end(stream, "stop", None, started, [], scores)
         if self.variable is not None:
-            set_variable(stream, self.variable, decision.decision, decision.meta_info)
+            meta = {**score_meta(scores, time.monotonic() - started), **decision.meta_info}
+            set_variable(stream, self.variable, decision.decision, meta)
 
-    async def _decide(self, stream: Stream, cancel: CancelToken) -> ChoicesDecision:
+    async def _score(self, stream: Stream) -> Scores:
         assert stream.context is not None
-        method = self.node.method
-        scores = await stream.context.score(
+        return await stream.context.score(
             self.node.choices,
-            unconditional=method.requires_unconditional_logprobs,
+            unconditional=self.node.method.requires_unconditional_logprobs,
             owner=stream.branch.owner(self.node.name, self.line),
-            cancel=cancel,
+            cancel=stream.branch.cancel,
         )
-        conditional = [triples(score.logprobs, stream.backend) for score in scores]
+
+    def _decide(self, scores: Scores, backend: Backend) -> ChoicesDecision:
+        method = self.node.method
+        conditional = [triples(score.logprobs, backend) for score in scores.choices]
         decision = method(
             choices=list(self.node.choices),
             normalized_prompt_logprobs=[mean_logprob(row) for row in conditional],
             input_token_logprobs=conditional,
-            output_token_logprobs=[[] for _ in scores],
-            unconditional_token_logprobs=[triples(score.unconditional, stream.backend) for score in scores]
+            output_token_logprobs=[[] for _ in scores.choices],
+            unconditional_token_logprobs=[triples(score.unconditional, backend) for score in scores.choices]
             if method.requires_unconditional_logprobs
             else None,
         )
@@ -178,15 +182,21 @@ def _ignore(delta: Delta) -> None:
 
 
 def _publish_end(
-    stream: Stream, reason: str, matched: str | int | None, started: float, results: Sequence[Generation]
+    stream: Stream,
+    reason: str,
+    matched: str | int | None,
+    started: float,
+    results: Sequence[Generation],
+    scores: Scores | None = None,
 ) -> None:
+    asked: Sequence[Generation | Scores] = results if scores is None else [scores]
     stream.publish(
         GenFinished(
             branch=stream.branch.id,
             finish_reason=reason,
             matched=matched,
-            reused=sum(result.cached_tokens for result in results),
-            computed=sum(result.prompt_tokens - result.cached_tokens for result in results),
+            reused=sum(result.cached_tokens for result in asked),
+            computed=sum(result.prompt_tokens - result.cached_tokens for result in asked),
             generated=sum(result.completion_tokens for result in results),
             first_token_seconds=results[0].first_token_seconds if results else None,
             seconds=time.monotonic() - started,

@@ -108,7 +108,8 @@ class ProgramState:
         if not isinstance(size, int) or size < 1:
             raise ArgumentError(f"fork(size) needs a whole number of at least 1, not {size!r}")
         children = [self._child(seeds) for seeds in self._seeds.fork(size)]
-        self._submit(ForkStep(f"fork({size}) at line {caller_line()}", [child.stream for child in children]))
+        line = caller_line()
+        self._submit(ForkStep(f"fork({size}) at line {line}", [child.stream for child in children], line))
         return ProgramStateGroup(children, self)
 
     @contextmanager

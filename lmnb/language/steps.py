@@ -95,9 +95,10 @@ class SetStep(Step):
 class ForkStep(Step):
     """Starts children with all that the stream has said."""
 
-    def __init__(self, where: str, children: Sequence[Stream]) -> None:
+    def __init__(self, where: str, children: Sequence[Stream], line: int | None = None) -> None:
         super().__init__(where)
         self.children = children
+        self.line = line
 
     def bind(self, stream: Stream) -> None:
         """Number the children's branches."""
@@ -110,7 +111,7 @@ class ForkStep(Step):
         """Copy the prompt; before branches race, make it cheap to extend."""
         assert stream.context is not None
         if len(self.children) > 1 and stream.text:
-            await stream.context.commit()
+            await stream.context.commit(owner=stream.branch.owner(None, self.line), cancel=stream.branch.cancel)
         for child in self.children:
             child.adopt(stream)
         self._open()

@@ -214,7 +214,7 @@ def test_many_branches_at_once_need_no_threads(runtime: Runtime) -> None:
     async def main() -> None:
         context = runtime.new_context()
         context.append("A common beginning for all of them. ")
-        await context.commit()
+        await context.commit(owner=OWNER, cancel=CancelToken())
         branches = [context.fork() for _ in range(100)]
         for index, branch in enumerate(branches):
             branch.append(str(index))
@@ -229,11 +229,26 @@ def test_many_branches_at_once_need_no_threads(runtime: Runtime) -> None:
 def test_commit_puts_the_prompt_into_the_cache_once(runtime: Runtime) -> None:
     async def main() -> None:
         context = runtime.new_context()
-        await context.commit()
+        await context.commit(owner=OWNER, cancel=CancelToken())
         assert runtime.status().prompt_tokens == 0
         context.append("A prompt.")
-        await context.commit()
-        await context.fork().commit()
+        await context.commit(owner=OWNER, cancel=CancelToken())
+        await context.fork().commit(owner=OWNER, cancel=CancelToken())
+        assert runtime.status().prompt_tokens == 9
+        assert runtime.snapshot().nodes[-1].owner == OWNER
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_commit_commits_nothing(runtime: Runtime) -> None:
+    async def main() -> None:
+        context = runtime.new_context()
+        context.append("A prompt.")
+        cancel = CancelToken()
+        cancel.cancel()
+        await context.commit(owner=OWNER, cancel=cancel)
+        assert runtime.status().prompt_tokens == 0
+        await context.commit(owner=OWNER, cancel=CancelToken())
         assert runtime.status().prompt_tokens == 9
 
     asyncio.run(main())

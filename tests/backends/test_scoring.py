@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from context_support import fake_runtime, generate, score
+from context_support import OWNER, fake_runtime, generate, score
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import KINDS, small_tokenizer
@@ -162,8 +163,12 @@ def test_choices_share_the_prompt_in_the_cache(runtime: Runtime) -> None:
     before = runtime.status()
     context = runtime.new_context()
     context.append("A long common beginning that no choice should compute again. The answer is")
-    score(context, [f" {number}" for number in range(8)])
+    asked = context.score([f" {number}" for number in range(8)], unconditional=False, owner=OWNER, cancel=CancelToken())
+    scores = asyncio.run(asked)
     after = runtime.status()
+    assert scores.prompt_tokens == after.prompt_tokens - before.prompt_tokens
+    assert scores.cached_tokens == after.reused_tokens - before.reused_tokens > 0
+    assert scores.seconds > 0
     computed = (after.prompt_tokens - before.prompt_tokens) - (after.reused_tokens - before.reused_tokens)
     assert computed < 2 * len(context.token_ids)
 

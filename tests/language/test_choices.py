@@ -93,6 +93,9 @@ def test_select_appends_and_explains() -> None:
     state.run.wait(5)
     kinds = [type(event) for event in state.run.events]
     assert kinds.index(ChoiceMade) < kinds.index(GenFinished)
+    (end,) = [event for event in state.run.events if isinstance(event, GenFinished)]
+    assert meta["prompt_tokens"] == end.reused + end.computed == 2 * 3  # "Q", ":", " short" and "Q", ":", " long"
+    assert meta["cached_tokens"] == end.reused == 2
     (made,) = [event for event in state.run.events if isinstance(event, ChoiceMade)]
     assert (made.text, made.choices, made.method) == ("long", ["short", "long"], "token_length_normalized")
     assert made.scores == pytest.approx([-0.3, -0.2])
@@ -139,7 +142,9 @@ def test_a_method_of_ones_own(backend: ScriptedBackend) -> None:
 
     state = program.run(Longest())
     assert state["pick"] == "bcd"
-    assert state.get_meta_info("pick") == {"rule": "longest"}
+    meta = state.get_meta_info("pick")
+    assert meta is not None
+    assert (meta["rule"], meta["prompt_tokens"], meta["cached_tokens"]) == ("longest", 3, 0)
     wrong = Longest()
     wrong.answer = "not a choice"
     with pytest.raises(GenerationError) as caught:

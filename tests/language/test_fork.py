@@ -213,6 +213,10 @@ def test_the_prompt_is_committed_before_branches_race() -> None:
     s.fork(2)
     s.sync()
     assert backend.prompts("commit") == ["shared"]
+    (owner,) = [call.owner for call in backend.calls if call.kind == "commit"]
+    assert owner is not None
+    assert (owner.run, owner.branch, owner.var) == (s.run.id, "0", None)
+    assert owner.line is not None
 
 
 def test_a_thousand_branches_need_no_threads() -> None:

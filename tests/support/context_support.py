@@ -47,7 +47,8 @@ def generate(
 def score(
     context: LocalContext, choices: Sequence[str], *, unconditional: bool = False, cancel: CancelToken | None = None
 ) -> list[ChoiceScore]:
-    return asyncio.run(context.score(choices, unconditional=unconditional, owner=OWNER, cancel=cancel or CancelToken()))
+    asked = context.score(choices, unconditional=unconditional, owner=OWNER, cancel=cancel or CancelToken())
+    return list(asyncio.run(asked).choices)
 
 
 def say(context: LocalContext, role: str, text: str) -> str:
