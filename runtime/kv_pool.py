@@ -21,13 +21,10 @@ class KVPool:
     def __init__(self, layout: KVLayout, num_slots: int) -> None:
         shape = (num_slots, layout.num_kv_heads, layout.head_dim)
 
-        def tensors() -> list[Tensor]:
-            return [torch.zeros(shape, dtype=layout.dtype, device=layout.device) for _ in range(layout.num_layers)]
-
         self.layout = layout
         self.num_slots = num_slots
-        self.keys = tensors()
-        self.values = tensors()
+        self.keys = [_zeros(shape, layout) for _ in range(layout.num_layers)]
+        self.values = [_zeros(shape, layout) for _ in range(layout.num_layers)]
         self._free: Slots = np.arange(num_slots - 1, -1, -1, dtype=np.int64)  # a stack: the top is at the end
         self._num_free = num_slots
 
@@ -61,3 +58,12 @@ class KVPool:
         shared = np.flatnonzero(counts > 1)
         assert not len(lost), f"{len(lost)} slots are lost, among them {lost[:5].tolist()}"
         assert not len(shared), f"{len(shared)} slots have two owners, among them {shared[:5].tolist()}"
+
+
+def _zeros(shape: tuple[int, int, int], layout: KVLayout) -> Tensor:
+    """Zeroed memory. On the CPU through numpy, which leaves pages untouched until they are used: a pool of
+    gigabytes then costs neither time nor memory before it fills (torch writes every zero at once)."""
+    if layout.device.type != "cpu":
+        return torch.zeros(shape, dtype=layout.dtype, device=layout.device)
+    num_bytes = int(np.prod(shape)) * layout.dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(layout.dtype).view(shape)
