@@ -1,0 +1,90 @@
+"""Constraints through the whole engine: compiled off its loop, obeyed by every token, failing for themselves only."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+
+import pytest
+from engine_support import TOKENIZER, fake_engine, prompt
+
+from lmnb.errors import GrammarError
+from lmnb.runtime.grammar import Grammars
+from lmnb.runtime.grammar_protocol import GrammarMatcher
+from lmnb.runtime.request import Constraint
+
+REGEXES = [r"\d{4}-\d{2}-\d{2}", r"(yes|no)", r"[a-c]{1,12}z", r"(ab|cd)+!", "[😀-🙏]{2}"]
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Rex", "Tom"]}, "legs": {"type": "integer", "minimum": 1, "maximum": 8}},
+    "required": ["name", "legs"],
+    "additionalProperties": False,
+}
+
+
+def grammars() -> Grammars:
+    return Grammars(TOKENIZER, TOKENIZER.vocab_size)
+
+
+@pytest.mark.timeout(60)
+def test_constrained_and_free_requests_share_a_batch() -> None:
+    with fake_engine(grammars=grammars()) as engine:
+        schema = Constraint("json_schema", json.dumps(SCHEMA))
+        constrained = [
+            engine.submit(prompt(f"{seed} asks", 200, temperature=1.0, seed=seed, constraint=constraint))
+            for seed in range(4)
+            for constraint in (*(Constraint("regex", regex) for regex in REGEXES), schema)
+        ]
+        free = [engine.submit(prompt("free", 30)) for _ in range(3)]
+        for i, handle in enumerate(constrained):
+            completion = handle.result(timeout=50)
+            kind = i % (len(REGEXES) + 1)
+            if kind == len(REGEXES):
+                value = json.loads(completion.text)
+                assert value["name"] in ("Rex", "Tom")
+                assert 1 <= value["legs"] <= 8
+            elif completion.finish_reason == "stop":
+                assert re.fullmatch(REGEXES[kind], completion.text)
+        assert len({handle.result().token_ids for handle in free}) == 1
+
+
+def test_max_tokens_is_obeyed_inside_a_constraint() -> None:
+    with fake_engine(grammars=grammars()) as engine:
+        completion = engine.submit(prompt("x", 5, constraint=Constraint("regex", "[0-9]+"))).result()
+        assert re.fullmatch("[0-9]{1,5}", completion.text)
+        assert completion.finish_reason == ("length" if len(completion.text) == 5 else "stop")
+
+
+def test_a_bad_constraint_fails_its_own_request() -> None:
+    with fake_engine(grammars=grammars()) as engine:
+        bad = engine.submit(prompt("x", 5, constraint=Constraint("regex", "(")))
+        good = engine.submit(prompt("x", 5))
+        with pytest.raises(GrammarError):
+            bad.result(timeout=10)
+        assert good.result().finish_reason == "length"
+
+
+class SlowGrammars:
+    """A compiler that takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+        self.inner = grammars()
+
+    def compile(self, constraint: Constraint) -> GrammarMatcher:
+        assert self.release.wait(30)
+        return self.inner.compile(constraint)
+
+
+def test_compilation_holds_up_nobody_and_can_be_cancelled() -> None:
+    slow = SlowGrammars()
+    with fake_engine(grammars=slow) as engine:
+        waiting = engine.submit(prompt("x", 5, constraint=Constraint("regex", "a+")))
+        given_up = engine.submit(prompt("x", 5, constraint=Constraint("regex", "b+")))
+        assert engine.submit(prompt("x", 5)).result(timeout=10).finish_reason == "length"
+        assert engine.status().waiting == 2
+        given_up.cancel()
+        assert given_up.result(timeout=10).finish_reason == "cancelled"
+        slow.release.set()
+        assert re.fullmatch("a+", waiting.result(timeout=10).text)
