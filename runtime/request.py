@@ -58,7 +58,10 @@ class SamplingParams:
             0 <= self.min_new_tokens <= self.max_new_tokens,
             f"min_tokens must lie between 0 and max_tokens ({self.max_new_tokens}), not {self.min_new_tokens}",
         )
-        require(self.temperature >= 0, f"temperature must be at least 0, not {self.temperature}")
+        require(
+            0 <= self.temperature < float("inf"),
+            f"temperature must be a finite number of at least 0, not {self.temperature}",
+        )
         require(0 < self.top_p <= 1, f"top_p must lie in (0, 1], not {self.top_p}")
         require(self.top_k == -1 or self.top_k >= 1, f"top_k must be -1 (off) or at least 1, not {self.top_k}")
         require(0 <= self.min_p <= 1, f"min_p must lie in [0, 1], not {self.min_p}")

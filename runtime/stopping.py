@@ -130,7 +130,12 @@ class OutputStream:
         return published
 
     def finish(self, reason: FinishReason, matched: str | int | None = None) -> str:
-        """End the stream from outside (cancelled, a match that is complete, an error); return the text held back."""
+        """End the stream from outside (cancelled, a match that is complete, an error); return the text held back.
+
+        A match that is complete at the very token that reaches the limit has stopped by itself.
+        """
+        if self.finish_reason == "length" and reason == "stop":
+            self.finish_reason, self.matched = reason, matched
         return "" if self.finished else self._finish(reason, matched)
 
     @property

@@ -56,6 +56,12 @@ def test_max_tokens_is_obeyed_inside_a_constraint() -> None:
         assert completion.finish_reason == ("length" if len(completion.text) == 5 else "stop")
 
 
+def test_a_match_complete_at_the_limit_has_stopped_by_itself() -> None:
+    with fake_engine(grammars=grammars()) as engine:
+        completion = engine.submit(prompt("x", 5, constraint=Constraint("regex", "[0-9]{5}"))).result()
+        assert (len(completion.text), completion.finish_reason) == (5, "stop")
+
+
 def test_a_bad_constraint_fails_its_own_request() -> None:
     with fake_engine(grammars=grammars()) as engine:
         bad = engine.submit(prompt("x", 5, constraint=Constraint("regex", "(")))
