@@ -25,9 +25,9 @@ class SamplingParams:
     `temperature=0` is greedy. `top_k=-1` and `top_p=1`, `min_p=0` leave the distribution whole.
     Penalties count generated tokens only. `seed` makes the request's draws its own: the same seed
     gives the same draws whatever else is in the batch.
-    `stop` strings are cut from the text, as is the stop token; `ignore_eos` ignores the model's
-    end tokens and `stop_token_ids`, never stop strings. `min_new_tokens` bans end tokens until then.
-    `suppress_token_ids` are never sampled (end tokens are exempt).
+    `stop` strings, and the first match of a `stop_regex`, are cut from the text, as is the stop token; `ignore_eos`
+    ignores the model's end tokens and `stop_token_ids`, never stop strings. `min_new_tokens` bans end tokens until
+    then. `suppress_token_ids` are never sampled (end tokens are exempt).
     """
 
     max_new_tokens: int = 128
@@ -41,6 +41,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     suppress_token_ids: tuple[int, ...] = ()
@@ -76,6 +77,10 @@ class SamplingParams:
         require(
             all(isinstance(s, str) and s for s in self.stop), f"stop strings must be non-empty text, not {self.stop!r}"
         )
+        if self.stop_regex:
+            from lmnb.runtime.stop_regex import check_stop_regexes
+
+            check_stop_regexes(self.stop_regex)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

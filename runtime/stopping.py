@@ -1,4 +1,4 @@
-"""When a request ends, and which text of it may be shown: stop strings, end tokens, length.
+"""When a request ends, and which text of it may be shown: stop strings and regexes, end tokens, length.
 
 `OutputStream` turns one request's tokens into publishable text. Knows nothing of logits or scheduling.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from lmnb.runtime.detokenizer import Detokenizer
 from lmnb.runtime.request import FinishReason, SamplingParams
+from lmnb.runtime.stop_regex import StopRegex
 from lmnb.runtime.tokenizer import Tokenizer
 
 
@@ -81,6 +82,33 @@ class StopStrings:
         return None
 
 
+class Stops:
+    """Stop strings and stop regexes together: of all matches the one that is complete first, then the one that began
+    first."""
+
+    def __init__(self, strings: Sequence[str], regexes: Sequence[str]) -> None:
+        self._strings = StopStrings(strings)
+        self._regexes = [StopRegex(pattern) for pattern in regexes]
+
+    @property
+    def held(self) -> int:
+        """How many of the last characters may be the start of a match."""
+        return max([self._strings.held, *(regex.held for regex in self._regexes)])
+
+    def feed(self, text: str) -> tuple[int, int, str] | None:
+        """Go on with `text`. The match, if any: characters of `text` taken, its length, and which stop it was."""
+        string = self._strings.feed(text)
+        found = [] if string is None else [(string[0], len(string[1]), string[1])]
+        matches = [(regex.feed(text), regex.pattern) for regex in self._regexes]
+        found += [(*match, pattern) for match, pattern in matches if match is not None]
+        return min(found, key=lambda match: (match[0], -match[1]), default=None)
+
+    def end(self) -> tuple[int, int, str] | None:
+        """The text has ended: a match that this completes, told as `feed` tells it."""
+        found = [(length, regex.pattern) for regex in self._regexes if (length := regex.end()) is not None]
+        return max(((0, length, pattern) for length, pattern in found), key=lambda match: match[1], default=None)
+
+
 class OutputStream:
     """The output of one request, token by token: `push` each sampled token, publish what it returns.
 
@@ -95,10 +123,10 @@ class OutputStream:
         self.matched: str | int | None = None
         self._max_new_tokens = params.max_new_tokens
         self._detokenizer = Detokenizer(tokenizer)
-        self._stops = StopStrings(params.stop) if params.stop else None
+        self._stops = Stops(params.stop, params.stop_regex) if params.stop or params.stop_regex else None
         self._pieces: list[str] = []
         self._num_published = 0  # characters in _pieces
-        self._held = ""  # may turn out to be the start of a stop string
+        self._held = ""  # may turn out to be the start of a stop
         # Characters decoded up to and including each token; -1 where a token ends within a character.
         self._boundaries: list[int] = []
         self._num_decoded = 0
@@ -152,26 +180,32 @@ class OutputStream:
             self._num_decoded += len(rest)
             self._boundaries[-1] = self._num_decoded  # all tokens together decode to this very text
         published = self._scan(rest)
-        if self.finish_reason is None:  # unless the rest completed a stop string
+        if self.finish_reason is None and self._stops is not None and (found := self._stops.end()) is not None:
+            published += self._stop("", found)
+        if self.finish_reason is None:  # unless the rest, or the end, completed a stop
             self.finish_reason, self.matched = reason, matched
             published += self._publish(self._held)
             self._held = ""
         return published
 
     def _scan(self, piece: str) -> str:
-        """Pass new text on, less what may be the start of a stop string; end at a stop string."""
+        """Pass new text on, less what may be the start of a stop; end at a stop."""
         if self._stops is None:
             return self._publish(piece)
-        undecided = self._held + piece
         found = self._stops.feed(piece)
         if found is not None:
-            end, string = found
-            self.finish_reason, self.matched = "stop", string
-            cut = len(self._held) + end - len(string)
-        else:
-            cut = len(undecided) - self._stops.held
-        self._held = "" if found is not None else undecided[cut:]
+            return self._stop(piece, found)
+        undecided = self._held + piece
+        cut = len(undecided) - self._stops.held
+        self._held = undecided[cut:]
         return self._publish(undecided[:cut])
+
+    def _stop(self, piece: str, found: tuple[int, int, str]) -> str:
+        """End at a match; pass on what is before it."""
+        end, length, stop = found
+        self.finish_reason, self.matched = "stop", stop
+        undecided, self._held = self._held + piece, ""
+        return self._publish(undecided[: len(undecided) - len(piece) + end - length])
 
     def _publish(self, text: str) -> str:
         if text:
