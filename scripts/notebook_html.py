@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from nbconvert import HTMLExporter
+from notebook_text import merged
 
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 # nbconvert's own page, without the scripts that it loads from a CDN: require.js, jQuery, MathJax, Mermaid.
@@ -78,11 +79,14 @@ def fetched_urls(html: str) -> list[str]:
     return finder.urls
 
 
-def without_widgets(notebook: Any) -> Any:
-    """A copy in which each widget output shows its HTML or text form: live widgets need a CDN."""
+def still(notebook: Any) -> Any:
+    """A copy that does not move: each stream is one output, and each widget output its HTML or text form,
+    because live widgets need a CDN."""
     notebook = copy.deepcopy(notebook)
     notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
+        if "outputs" in cell:
+            cell.outputs = merged(cell.outputs)
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET_MIME, None)
     return notebook
@@ -91,7 +95,7 @@ def without_widgets(notebook: Any) -> Any:
 def to_html(notebook: Any, *, title: str) -> str:
     """The notebook as a self-contained page. RuntimeError if it would fetch anything after all."""
     exporter = HTMLExporter(template_name="lab", raw_template=_TEMPLATE, embed_images=True)
-    html, _ = exporter.from_notebook_node(without_widgets(notebook), resources={"metadata": {"name": title}})
+    html, _ = exporter.from_notebook_node(still(notebook), resources={"metadata": {"name": title}})
     urls = fetched_urls(html)
     if urls:
         raise RuntimeError(f"the page would fetch {', '.join(sorted(set(urls)))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any
 
@@ -11,8 +12,13 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
 
 def plain(text: str) -> str:
-    """`text` without terminal colours; of a line redrawn with carriage returns, its last state."""
-    lines = _ANSI.sub("", text).replace("\r\n", "\n").split("\n")
+    """`text` without terminal colours."""
+    return _ANSI.sub("", text)
+
+
+def redrawn(text: str) -> str:
+    """Of each line that was redrawn with carriage returns, its last state."""
+    lines = text.replace("\r\n", "\n").split("\n")
     return "\n".join(([part for part in line.split("\r") if part] or [""])[-1] for line in lines)
 
 
@@ -23,18 +29,28 @@ def first_line(source: str) -> str:
     return telling[0] if len(telling[0]) <= MAX_WIDTH else telling[0][: MAX_WIDTH - 1] + "…"
 
 
+def merged(outputs: list[Any]) -> list[Any]:
+    """Copies of a cell's outputs; a stream that arrived in pieces is one output, as it last looked."""
+    result: list[Any] = []
+    for output in copy.deepcopy(outputs):
+        if result and output.output_type == "stream" and output.name == result[-1].get("name"):
+            result[-1].text += output.text
+        else:
+            result.append(output)
+    for output in result:
+        if output.output_type == "stream":
+            output.text = redrawn(output.text)
+    return result
+
+
 def answers(outputs: list[Any]) -> list[str]:
     """What a cell's outputs say as text, each at most MAX_LINES lines; errors and silent outputs are left out."""
-    texts: list[str] = []
-    stream = ""  # the name of the stream that the last text came from
-    for output in outputs:
-        if output.output_type == "stream" and output.name == stream:
-            texts[-1] += output.text  # one stream arrives in pieces, and a piece may redraw the one before
-        elif output.output_type == "stream":
+    texts = []
+    for output in merged(outputs):
+        if output.output_type == "stream":
             texts.append(output.text)
         elif output.output_type in ("display_data", "execute_result"):
             texts.append(output.data.get("text/plain", ""))
-        stream = output.get("name", "")
     return [text for text in map(_shorten, texts) if text]
 
 

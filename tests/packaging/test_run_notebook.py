@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,6 +51,7 @@ def test_prints_answers_and_writes_an_offline_page(run: Run, tmp_path: Path) -> 
     html = (tmp_path / "sample.html").read_text()
     assert "hello" in html
     assert "IntSlider(value=7)" in html
+    assert re.findall(r"step \d", html) == ["step 2"]
     assert "require.min.js" not in html
     assert "MathJax" not in html
 
