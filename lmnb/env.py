@@ -36,3 +36,8 @@ def view_mode() -> str | None:
     if value not in ("widget", "html", "text", "off"):
         raise ArgumentError(f"LMNB_VIEW must be widget, html, text or off, not {value!r}")
     return value
+
+
+def api_key() -> str | None:
+    """The key that `lmnb serve` asks of its clients: `LMNB_API_KEY`, or None."""
+    return os.environ.get("LMNB_API_KEY") or None

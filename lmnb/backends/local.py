@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
     from lmnb.runtime.engine import Engine
     from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
+    from lmnb.runtime.handle import RequestHandle
     from lmnb.runtime.loading import LoadedModel
+    from lmnb.runtime.request import Event, Request, SamplingParams
     from lmnb.runtime.tokenizer import Tokenizer
 
 _OPTIONS = ("model", "model_path", "dtype", "device", "pool_tokens", "max_running", "prefill_chunk", "chat_template")
@@ -98,6 +101,21 @@ class Runtime:
         """The text of one token, for people to read."""
         return self.decode((token_id,))
 
+    def encode_prompt(self, text: str) -> tuple[int, ...]:
+        """A whole prompt's tokens as the engine gets them: markers in `text` count, and the tokenizer's own
+        beginning is put before it."""
+        context = self.new_context()
+        context.append(text)
+        return context.prompt_ids
+
+    def sampling(self, params: SamplingParams, *, chat: bool = False) -> SamplingParams:
+        """`params` such that the model cannot open a role; with `chat`, with the template's stops."""
+        return self._use().sampling(params, template_stops=chat)
+
+    def submit(self, request: Request, on_event: Callable[[Event], None] | None = None) -> RequestHandle:
+        """Give the engine a request of token ids; see `Engine.submit`."""
+        return self._engine().submit(request, on_event)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, for views of the cache."""
         return self._tokenizer.decode(tuple(ids))
@@ -131,6 +149,11 @@ class Runtime:
             "chat_template_source": self._template_source,
             "stop": list(self.stop),
         }
+
+    def serve(self, *, host: str = "127.0.0.1", port: int = 0, api_key: str | None = None) -> Any:
+        """Serve this runtime over HTTP, in SGLang's and OpenAI's protocols. Returns a `lmnb.server.Server`."""
+        # By name: the server stands above the backends.
+        return import_module("lmnb.server").Server(self, host=host, port=port, api_key=api_key)
 
     def shutdown(self) -> None:
         """End the engine and free the model's memory. What runs fails with EngineClosedError. Idempotent."""

@@ -59,10 +59,10 @@ class Served:
                 strings.append(stop)
         return tuple(strings), tuple(ids)
 
-    def sampling(self, params: SamplingParams) -> SamplingParams:
+    def sampling(self, params: SamplingParams, *, template_stops: bool = True) -> SamplingParams:
         """`params` with the template's stops; special tokens that do not end a turn are never sampled, so a
         model cannot open a role."""
-        strings, ids = self.template_stops
+        strings, ids = self.template_stops if template_stops else ((), ())
         own = [self.codec.single_marker(stop) for stop in params.stop]
         stop_ids = dict.fromkeys((*params.stop_token_ids, *ids, *(i for i in own if i is not None)))
         tokenizer = self.codec.tokenizer
@@ -129,7 +129,7 @@ class LocalContext:
         """See `Context.commit`: a request for no tokens, which leaves the prompt in the radix cache."""
         if len(self._stream) == self._num_committed or cancel.cancelled:
             return
-        request = Request(input_ids=self._prompt_ids(), sampling=SamplingParams(max_new_tokens=0), owner=owner)
+        request = Request(input_ids=self.prompt_ids, sampling=SamplingParams(max_new_tokens=0), owner=owner)
         finish = await EngineTask(self._served.engine, request, cancel).finish()
         if finish.error is not None:
             raise finish.error
@@ -156,7 +156,7 @@ class LocalContext:
             on_delta(Delta(event.text, len(event.token_ids), event.logprobs))
 
         sampling = self._served.sampling(params)
-        request = Request(input_ids=self._prompt_ids(), sampling=sampling, logprob_start=logprob_start, owner=owner)
+        request = Request(input_ids=self.prompt_ids, sampling=sampling, logprob_start=logprob_start, owner=owner)
         finish = await EngineTask(self._served.engine, request, cancel, pass_on).finish()
         self._adopt(finish.completion)
         if finish.error is not None:
@@ -186,7 +186,9 @@ class LocalContext:
             seconds=max(completion.total_seconds for completion in completions),
         )
 
-    def _prompt_ids(self) -> tuple[int, ...]:
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """`token_ids`, or what an empty prompt starts from. ArgumentError if there is nothing to start from."""
         ids = self.token_ids or self._served.start_ids
         if not ids:
             raise ArgumentError("the prompt is empty and this model has no token to start from: append some text first")

@@ -1,0 +1,1 @@
+"""Backends that generate elsewhere: an SGLang server, and the APIs of model vendors."""

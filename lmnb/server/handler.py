@@ -1,0 +1,175 @@
+"""One HTTP connection: reads requests, checks who asks, routes, and writes JSON or a stream of events."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import select
+import socket
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from lmnb.server.address import is_loopback
+from lmnb.server.http_error import HttpError, as_http_error, error_body
+from lmnb.server.job import Answer, ClientGoneError
+
+if TYPE_CHECKING:
+    from lmnb.server.server import _Socket
+
+MAX_BODY = 64 << 20  # bytes
+IDLE_SECONDS = 60.0
+_OPEN = ("/health", "/health_generate")  # what needs no key
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves one connection, request after request."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "lmnb"
+    sys_version = ""
+    disable_nagle_algorithm = True
+    timeout = IDLE_SECONDS
+    server: _Socket
+
+    def do_GET(self) -> None:
+        """Information."""
+        self._serve(self._get)
+
+    def do_POST(self) -> None:
+        """Work."""
+        self._serve(self._post)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is printed: the server may live in a notebook's kernel."""
+
+    def _serve(self, route: Callable[[str], Any]) -> None:
+        try:
+            try:
+                path = urlsplit(self.path).path.rstrip("/")
+                body = self._read()
+                self._check(path)
+                self._body = body
+                answer = route(path)
+            except ClientGoneError:
+                raise
+            except Exception as error:
+                told = as_http_error(error)
+                self._send_json(told.status, error_body(told))
+                return
+            if isinstance(answer, Answer):
+                self._send_events(answer)
+            elif isinstance(answer, str):
+                self._send(200, answer.encode(), "text/plain; charset=utf-8")
+            else:
+                self._send_json(200, answer)
+        except (ClientGoneError, OSError):  # nobody reads any more
+            self.close_connection = True
+
+    def _get(self, path: str) -> Any:
+        native = self.server.native
+        if path in _OPEN:
+            return ""
+        if path in ("/get_model_info", "/model_info"):
+            return native.model_info()
+        if path in ("/server_info", "/get_server_info"):
+            return native.server_info()
+        if path == "/v1/models":
+            return self.server.openai.models()
+        if path == "/flush_cache":
+            return self._flush()
+        raise self._unknown(path)
+
+    def _post(self, path: str) -> Any:
+        if path == "/flush_cache":
+            return self._flush()
+        if path == "/generate":
+            return self.server.native.generate(self._json(), self._is_gone)
+        if path == "/v1/completions":
+            return self.server.openai.completion(self._json(), self._is_gone)
+        if path == "/v1/chat/completions":
+            return self.server.openai.chat(self._json(), self._is_gone)
+        if path == "/abort_request":
+            self.server.native.abort(self._json())
+            return ""
+        raise self._unknown(path)
+
+    def _flush(self) -> str:
+        if not self.server.native.flush():
+            raise HttpError(400, "the cache was not flushed: requests are running or waiting")
+        return "Cache flushed.\n"
+
+    def _unknown(self, path: str) -> HttpError:
+        return HttpError(404, f"there is no {self.command} {path or '/'} here")
+
+    def _check(self, path: str) -> None:
+        """Who may ask: on loopback no page of another site, which a browser would let in; with a key, its owner."""
+        host = self.headers.get("Host", "")
+        name = urlsplit(f"//{host}").hostname or ""
+        if self.server.checks_host and not is_loopback(name):
+            raise HttpError(403, f"this server is for this machine only; it is not {name!r}")
+        origin = self.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise HttpError(403, "pages of other sites may not use this server")
+        key = self.server.api_key
+        if key and path not in _OPEN:
+            given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), key.encode()):
+                raise HttpError(401, "the API key is missing or wrong; send it as: Authorization: Bearer KEY")
+
+    def _read(self) -> bytes:
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            self.close_connection = True
+            raise HttpError(411, "send the body with a Content-Length")
+        try:
+            length = int(self.headers.get("Content-Length") or 0)
+        except ValueError:
+            length = -1
+        if not 0 <= length <= MAX_BODY:
+            self.close_connection = True
+            raise HttpError(413, f"a body has at most {MAX_BODY} bytes")
+        return self.rfile.read(length)
+
+    def _json(self) -> Any:
+        try:
+            return json.loads(self._body)
+        except ValueError as error:
+            raise HttpError(400, f"the body is not JSON: {error}") from error
+
+    def _is_gone(self) -> bool:
+        """Whether the client has closed its end. What it may have sent ahead is left alone."""
+        try:
+            readable, _, _ = select.select([self.connection], [], [], 0)
+            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+        except (OSError, ValueError):
+            return True
+
+    def _send(self, status: int, data: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _send_json(self, status: int, value: Any) -> None:
+        self._send(status, json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"), "application/json")
+
+    def _send_events(self, answer: Answer) -> None:
+        """Server-sent events in chunks, ended by `[DONE]`. A client that leaves ends the generation."""
+        try:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+            self.send_header("Cache-Control", "no-cache")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for event in answer.events:
+                self._chunk(f"data: {json.dumps(event, ensure_ascii=False)}\n\n")
+            self._chunk("data: [DONE]\n\n")
+            self.wfile.write(b"0\r\n\r\n")
+        finally:
+            answer.close()
+
+    def _chunk(self, text: str) -> None:
+        data = text.encode("utf-8", "replace")
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
