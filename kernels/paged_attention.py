@@ -45,11 +45,15 @@ def _attend_group(
     picked = queries[group.tokens] if isinstance(group.tokens, slice) else queries.index_select(0, group.tokens)
     num_heads, head_dim = picked.shape[1:]
     # Query heads that read one KV head become further queries of it: no key is copied per head.
-    folded = picked.reshape(num_rows, num_queries, num_kv_heads, -1, head_dim).transpose(1, 2)
+    folded = picked.reshape(num_rows, num_queries, num_kv_heads, -1, head_dim)
+    if num_queries > 1:
+        folded = folded.transpose(1, 2)
     folded = folded.reshape(num_rows, num_kv_heads, -1, head_dim)
     k = keys.index_select(0, group.slots).view(num_rows, -1, num_kv_heads, head_dim).transpose(1, 2)
     v = values.index_select(0, group.slots).view(num_rows, -1, num_kv_heads, head_dim).transpose(1, 2)
     out, lse = attend(folded, k, v, group.mask, scale)
+    if num_queries == 1:
+        return out.reshape(num_rows, num_heads, head_dim), lse.reshape(num_rows, num_heads)
     out = out.reshape(num_rows, num_kv_heads, num_queries, -1, head_dim).transpose(1, 2)
     lse = lse.reshape(num_rows, num_kv_heads, num_queries, -1).transpose(1, 2)
     return out.reshape(-1, num_heads, head_dim), lse.reshape(-1, num_heads)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -18,7 +18,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The norm in plain torch; the mean square is taken in float32, the result has x's dtype."""
-    wide = x.float()  # squares overflow float16 and lose most digits in bfloat16
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return normed.to(x.dtype) * weight
+    """The norm in plain torch, which squares and averages in float32 whatever x's dtype; the result has x's dtype."""
+    if weight.dim() == 1:
+        return functional.rms_norm(x, (x.shape[-1],), weight, eps)
+    return functional.rms_norm(x, (x.shape[-1],), None, eps) * weight
