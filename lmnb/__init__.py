@@ -35,9 +35,11 @@ if TYPE_CHECKING:
         Run,
         SglFunction,
         assistant,
+        Defaults,
         assistant_begin,
         assistant_end,
         flush_cache,
+        ReasoningFormat,
         function,
         gen,
         gen_int,
@@ -52,7 +54,9 @@ if TYPE_CHECKING:
         system_begin,
         system_end,
         token_length_normalized,
+        register_reasoning_format,
         unconditional_likelihood_normalized,
+        separate_reasoning,
         user,
         user_begin,
         user_end,
@@ -73,6 +77,7 @@ __all__ = [
     "NoBackendError",
     "Program",
     "ProgramError",
+    "Defaults",
     "ProgramState",
     "ProgramStateGroup",
     "RequestTooLongError",
@@ -86,6 +91,7 @@ __all__ = [
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "ReasoningFormat",
     "flush_cache",
     "function",
     "gen",
@@ -112,7 +118,9 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
+    "register_reasoning_format",
     "Runtime": "lmnb.backends.local",
+    "separate_reasoning",
     "get_chat_template": "lmnb.backends.templates",
     "register_chat_template": "lmnb.backends.templates",
 }

@@ -165,6 +165,18 @@ class Backend(Protocol):
     """A place where generation happens."""
 
     name: str  # the model's name, for views
+class ConcatenatingContext(Protocol):
+    """What a context can do besides if its backend has `concatenates_caches = True`."""
+
+    async def concatenate(self, branches: Sequence[Context], offsets: Sequence[int] | None) -> None:
+        """Add what each branch holds beyond this prompt (of which all are forks) by joining caches as they are.
+
+        The branches have not attended to each other, so this approximates the exact prompt. `offsets`: by how many
+        positions each branch was moved when it was forked, if the program has asked for that.
+        """
+        ...
+
+
     stop: tuple[str, ...]  # stop strings that the backend's chat template asks for
 
     def new_context(self) -> Context: ...

@@ -37,12 +37,13 @@ class Broken:
 class ScriptedCall:
     """One call that a program made: `prompt` is the state's whole text at that moment."""
 
-    kind: Literal["generate", "score", "commit"]
+    kind: Literal["generate", "score", "commit", "concatenate"]
     prompt: str
     owner: Owner | None = None
     params: SamplingParams | None = None
     choices: tuple[str, ...] = ()
 
+    offsets: tuple[int, ...] | None = None
 
 Reply = str | BaseException | Broken
 Rule = Callable[[ScriptedCall], Reply]
@@ -89,6 +90,7 @@ class ScriptedBackend:
     `token_delay`: seconds before each token. `score`: `(prompt, choice) -> log-probabilities`, one for each token
     of the choice (prompt is "" for the unconditional ones); by default a hash of the text decides.
     `calls` lists what was asked, in order.
+    `concatenates_caches`: whether it says that it can join branches by their caches.
     """
 
     def __init__(
@@ -112,11 +114,13 @@ class ScriptedBackend:
         self._score = score or _hashed_score
         self._lock = threading.Lock()
         self._vocabulary: dict[str, int] = {}
+        concatenates_caches: bool = False,
         self._seen: list[list[str]] = []
 
     def new_context(self) -> ScriptedContext:
         """An empty prompt."""
         return ScriptedContext(self, [])
+        self.concatenates_caches = concatenates_caches
 
     def token_text(self, token_id: int) -> str:
         """The word that got this number."""
@@ -231,6 +235,14 @@ class ScriptedContext:
         """Say the scripted reply, token by token."""
         backend, prompt = self.backend, self.prompt
         reply = backend.record(ScriptedCall("generate", prompt, owner, params))
+    async def concatenate(self, branches: Sequence[Context], offsets: Sequence[int] | None) -> None:
+        """Note the call, and go on with the branches' own texts."""
+        mine = self.prompt
+        self.backend.record(ScriptedCall("concatenate", mine, offsets=None if offsets is None else tuple(offsets)))
+        for branch in branches:
+            assert isinstance(branch, ScriptedContext)
+            self._parts.append(branch.prompt.removeprefix(mine))
+
         prompt_tokens = _TOKEN.findall(prompt)
         cached = backend.count_cached(prompt_tokens)
         said = reply.text if isinstance(reply, Broken) else reply if isinstance(reply, str) else ""
@@ -321,7 +333,7 @@ async def _pause(seconds: float, stopped: asyncio.Event) -> bool:
 
 
 def _cut(text: str, params: SamplingParams) -> tuple[str, FinishReason, str | None]:
-    """The reply up to its first stop string and its last allowed token."""
+    """The reply up to its first stop and its last allowed token."""
     found = [(text.index(stop), stop) for stop in params.stop if stop in text]
     matched = None
     if found:
@@ -335,6 +347,7 @@ def _cut(text: str, params: SamplingParams) -> tuple[str, FinishReason, str | No
 
 def _hashed_score(prompt: str, text: str) -> list[float]:
     tokens = _TOKEN.findall(text) or [""]
+    found += [(match.start(), stop) for stop in params.stop_regex if (match := re.search(stop, text))]
     return [-(1 + zlib.crc32(f"{prompt}|{token}".encode()) % 997) / 1000 for token in tokens]
 
 

@@ -28,6 +28,7 @@ from lmnb.language.primitives import (
     gen_string,
     image,
     select,
+    separate_reasoning,
     system,
     system_begin,
     system_end,
@@ -36,6 +37,7 @@ from lmnb.language.primitives import (
     user_end,
 )
 from lmnb.language.program import Program, function, open_state
+from lmnb.language.reasoning import ReasoningFormat, register_reasoning_format
 from lmnb.language.run import Run, current_run, on_run
 from lmnb.language.state import ProgramState
 
@@ -48,6 +50,7 @@ __all__ = [
     "Program",
     "ProgramState",
     "ProgramStateGroup",
+    "ReasoningFormat",
     "Run",
     "SglFunction",
     "assistant",
@@ -65,8 +68,10 @@ __all__ = [
     "image",
     "on_run",
     "open_state",
+    "register_reasoning_format",
     "resolve_backend",
     "select",
+    "separate_reasoning",
     "set_default_backend",
     "system",
     "system_begin",

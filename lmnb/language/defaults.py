@@ -11,15 +11,15 @@ from lmnb.language.expressions import Gen
 from lmnb.runtime.request import SamplingParams
 
 
-def stop_strings(value: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Stop strings as a tuple; the caller's list is read, never kept or changed."""
+def stop_strings(value: str | Iterable[str] | None, what: str = "stop") -> tuple[str, ...]:
+    """Stop strings (or regexes) as a tuple; the caller's list is read, never kept or changed."""
     if value is None:
         return ()
     if isinstance(value, str):
         return (value,)
     result = tuple(value)
     if not all(isinstance(item, str) for item in result):
-        raise ArgumentError(f"stop must be text or a list of text, not {value!r}")
+        raise ArgumentError(f"{what} must be text or a list of text, not {value!r}")
     return result
 
 
@@ -40,6 +40,7 @@ class Defaults:
     max_new_tokens: int = 128
     n: int = 1
     stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     temperature: float = 1.0
     top_p: float = 1.0
@@ -65,6 +66,8 @@ class Defaults:
         given = {name: value for name, value in options.items() if value is not None}
         if "stop" in given:
             given["stop"] = stop_strings(given["stop"])
+        if "stop_regex" in given:
+            given["stop_regex"] = stop_strings(given["stop_regex"], "stop_regex")
         if "stop_token_ids" in given:
             given["stop_token_ids"] = token_ids(given["stop_token_ids"])
         return replace(self, **given)
@@ -93,6 +96,7 @@ class Defaults:
             repetition_penalty=merged.repetition_penalty,
             seed=merged.seed,
             stop=stop + tuple(item for item in template_stop if item not in stop),
+            stop_regex=merged.stop_regex,
             stop_token_ids=merged.stop_token_ids,
             ignore_eos=merged.ignore_eos,
             constraint=node.constraint,

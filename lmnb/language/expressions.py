@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lmnb.errors import ProgramError
+from lmnb.language.reasoning import ReasoningFormat
 from lmnb.runtime.request import Constraint
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class SamplingOptions:
     min_new_tokens: int | None = None
     n: int | None = None
     stop: tuple[str, ...] | None = None
+    stop_regex: tuple[str, ...] | None = None
     stop_token_ids: tuple[int, ...] | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -80,12 +82,16 @@ class SamplingOptions:
 
 @dataclass(frozen=True, slots=True)
 class Gen(Expr):
-    """Generated text, kept in the variable `name`. `extra_stop` comes after the stop strings (number types)."""
+    """Generated text, kept in the variable `name`. `extra_stop` comes after the stop strings (number types).
+
+    With `reasoning` the variable has the answer only, and the reasoning has a variable of its own.
+    """
 
     name: str | None
     options: SamplingOptions
     constraint: Constraint | None = None
     extra_stop: tuple[str, ...] = ()
+    reasoning: ReasoningFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,7 @@ class Select(Expr):
     name: str | None
     choices: tuple[str, ...]
     method: ChoicesSamplingMethod
+    reasoning: ReasoningFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)

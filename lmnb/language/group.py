@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
-from lmnb.errors import ArgumentError
+from lmnb.errors import ArgumentError, ProgramError
 from lmnb.language.expressions import Expr
 from lmnb.language.source import caller_line
 from lmnb.language.state import ProgramState
 from lmnb.language.steps import JoinStep, SetStep, Step, check_replayable, merged_pieces
+from lmnb.language.stream import Piece
 from lmnb.language.variables import Variable
 
 GATHER = "gather_variable"
@@ -19,9 +20,10 @@ CONCATENATE = "concate_and_append"
 class ProgramStateGroup:
     """The branches of a fork, in order."""
 
-    def __init__(self, states: list[ProgramState], parent: ProgramState) -> None:
+    def __init__(self, states: list[ProgramState], parent: ProgramState, offsets: list[int] | None = None) -> None:
         self.states = states
         self.parent = parent
+        self._offsets = offsets
         self._inherited = dict(parent.variables)
         self._joined = False
 
@@ -59,34 +61,57 @@ class ProgramStateGroup:
             state += item
         return self
 
-    def join(self, mode: str = GATHER) -> None:
+    def join(self, mode: str = GATHER, *, approximate: bool = False) -> None:
         """Wait for the branches and bring them together; a branch that failed raises its error here.
 
         "gather_variable": each variable that the branches set becomes a list in the parent, one entry a branch, in
         order, with None from a branch that did not set it. A variable of the parent's own is left alone.
         "concate_and_append": what each branch has said since the fork is said again in the parent, in order.
+        With `approximate=True` the backend joins the branches' caches as they are: nothing is computed again, but
+        what branches say has not attended to what the branches before them say. Only on backends that can.
         Joining again changes nothing. The branches stay readable.
         """
-        if mode not in (GATHER, CONCATENATE):
-            raise ArgumentError(f"join's mode is {GATHER!r} or {CONCATENATE!r}, not {mode!r}")
+        self._check_mode(mode, approximate)
         if self._joined:
             return
         for state in self.states:
             state.sync()
+        self._bring_together(mode, approximate)
+
+    def _check_mode(self, mode: str, approximate: bool) -> None:
+        if mode not in (GATHER, CONCATENATE):
+            raise ArgumentError(f"join's mode is {GATHER!r} or {CONCATENATE!r}, not {mode!r}")
+        if approximate and mode != CONCATENATE:
+            raise ArgumentError(f"approximate=True is for join({CONCATENATE!r})")
+        backend = self.parent.stream.backend
+        if approximate and not getattr(backend, "concatenates_caches", False):
+            raise ProgramError(
+                f"{backend.name} cannot concatenate the caches of branches; leave out approximate=True: "
+                f"join({CONCATENATE!r}) gives the same text, and exact attention"
+            )
+
+    def _bring_together(self, mode: str, approximate: bool) -> None:
         where = f"join at line {caller_line()}"
         branches = [state.stream.branch for state in self.states]
         step = JoinStep(where, branches, mode)
         if mode == CONCATENATE:
-            journals = [list(state.stream.journal) for state in self.states]
-            for index, journal in enumerate(journals):
-                check_replayable(journal, self.parent.open_role, index)
-            step = JoinStep(where, branches, mode, merged_pieces([piece for journal in journals for piece in journal]))
+            pieces = self._pieces()
+            caches = [state.stream for state in self.states] if approximate else None
+            if approximate and any(piece.kind in ("role", "role_end") for piece in pieces):
+                raise ProgramError("branches that open or close roles cannot be joined with approximate=True")
+            step = JoinStep(where, branches, mode, pieces, caches, self._offsets)
         self._joined = True
         for state in self.states:
             state.stream.submit(Step(), optional=True, ending=True)
         self.parent.submit(step)
         if mode == GATHER:
             self._gather()
+
+    def _pieces(self) -> list[Piece]:
+        journals = [list(state.stream.journal) for state in self.states]
+        for index, journal in enumerate(journals):
+            check_replayable(journal, self.parent.open_role, index)
+        return merged_pieces([piece for journal in journals for piece in journal])
 
     def _gather(self) -> None:
         names = list(dict.fromkeys(name for state in self.states for name in self._set_by(state)))

@@ -19,9 +19,10 @@ from lmnb.language.events import ChoiceMade, GenFinished, GenStarted
 from lmnb.language.expressions import Gen, Select
 from lmnb.language.loop import background
 from lmnb.language.meta import generation_meta, score_meta, triples
+from lmnb.language.output import Output, ReasoningOutput
 from lmnb.language.steps import Step, set_variable
 from lmnb.language.stream import Stream
-from lmnb.language.variables import Chunk, Variable
+from lmnb.language.variables import Variable
 from lmnb.runtime.request import SamplingParams
 
 
@@ -33,14 +34,13 @@ class GenStep(Step):
     def __init__(
         self,
         where: str,
-        variable: Variable | None,
+        variables: Sequence[Variable],
         node: Gen,
         params: SamplingParams,
         merged: Defaults,
         line: int | None,
     ) -> None:
-        super().__init__(where, *([variable] if variable else []))
-        self.variable = variable
+        super().__init__(where, *variables)
         self.node = node
         self.params = params
         self.merged = merged
@@ -51,41 +51,44 @@ class GenStep(Step):
         constraint = self.params.constraint.kind if self.params.constraint else None
         stream.publish(GenStarted(stream.branch.id, self.node.name, "gen", constraint, self.line))
         started = time.monotonic()
+        output = self._output(stream)
         try:
-            results = await self._generate(stream)
+            results = await self._generate(stream, output)
+            output.finish(results[0])
         except BaseException:
             _publish_end(stream, "cancelled" if stream.branch.cancel.cancelled else "error", None, started, [])
             raise
         first = results[0]
         seconds = time.monotonic() - started
         _publish_end(stream, first.finish_reason, first.matched, started, results)
-        if self.variable is not None:
-            meta = generation_meta(first, self.params, self.merged, stream, seconds)
-            value: Any = first.text if len(results) == 1 else [result.text for result in results]
-            set_variable(stream, self.variable, value, meta)
+        output.set(results, generation_meta(first, self.params, self.merged, stream, seconds))
         if first.finish_reason == "cancelled":
             stream.fail(stream.stop_reason())
 
-    async def _generate(self, stream: Stream) -> list[Generation]:
-        """All `n` samples; the first one goes on in the stream's own context."""
-        assert stream.context is not None
-        others = [stream.context.fork() for _ in range(self.merged.n - 1)]
-        received: list[str] = []
+    def _output(self, stream: Stream) -> Output:
+        if self.node.reasoning is not None:
+            answer, reasoning = self.variables
+            return ReasoningOutput(stream, answer, reasoning, self.node.reasoning, self.merged.n)
+        return Output(stream, self.variables[0] if self.variables else None)
+
+    async def _generate(self, stream: Stream, output: Output) -> list[Generation]:
+        """All `n` samples; the first one goes on in the output's context."""
+        if self.params.max_new_tokens == 0 and self.params.return_logprob:
+            return [await self._look_ahead(stream, output)] * self.merged.n
+        contexts = [output.context, *(output.context.fork() for _ in range(self.merged.n - 1))]
 
         def on_delta(delta: Delta) -> None:
-            received.append(delta.text)
             if background.is_current():
-                self._show(stream, delta)
+                output.push(delta)
             else:  # the generation's own end comes by the same way, so after this
-                background.post(lambda: self._show(stream, delta))
+                background.post(lambda: output.push(delta))
 
         async def sample(index: int) -> Generation:
-            context = others[index - 1] if index else stream.context
-            assert context is not None
             options: dict[str, Any] = {}
-            if self.merged.logprob_start_len is not None and self.merged.logprob_start_len >= 0:
-                options["logprob_start"] = self.merged.logprob_start_len
-            return await context.generate(
+            start = self.merged.logprob_start_len
+            if self.params.return_logprob and start is not None and start >= 0:
+                options["logprob_start"] = start
+            return await contexts[index].generate(
                 _sample_params(self.params, index),
                 owner=stream.branch.owner(self.node.name, self.line),
                 cancel=stream.branch.cancel,
@@ -99,15 +102,19 @@ class GenStep(Step):
             if isinstance(result, BaseException):
                 raise result
             results.append(result)
-        shown = "".join(received)
-        if shown != results[0].text and results[0].text.startswith(shown):  # a backend that does not stream
-            self._show(stream, Delta(results[0].text[len(shown) :], results[0].completion_tokens - len(received)))
         return results
 
-    def _show(self, stream: Stream, delta: Delta) -> None:
-        stream.add_generated(delta.text, delta.num_tokens, delta.logprobs)
-        if self.variable is not None:
-            self.variable.push(Chunk(delta.text, delta.num_tokens, delta.logprobs))
+    async def _look_ahead(self, stream: Stream, output: Output) -> Generation:
+        """No text, and yet the log-probabilities of what could come next: `max_tokens=0` with `return_logprob`."""
+        result = await output.context.fork().generate(
+            replace(self.params, max_new_tokens=1, stop=(), stop_regex=(), ignore_eos=True),
+            owner=stream.branch.owner(self.node.name, self.line),
+            cancel=stream.branch.cancel,
+            on_delta=_ignore,
+        )
+        if result.finish_reason == "cancelled":
+            return result
+        return replace(result, text="", finish_reason="length", matched=None)
 
 
 class SelectStep(Step):
@@ -115,9 +122,8 @@ class SelectStep(Step):
 
     announces = True
 
-    def __init__(self, where: str, variable: Variable | None, node: Select, line: int | None) -> None:
-        super().__init__(where, *([variable] if variable else []))
-        self.variable = variable
+    def __init__(self, where: str, variables: Sequence[Variable], node: Select, line: int | None) -> None:
+        super().__init__(where, *variables)
         self.node = node
         self.line = line
 
@@ -138,9 +144,11 @@ class SelectStep(Step):
         stream.publish(ChoiceMade(branch.id, decision.decision, choices, method.scores(decision), method.name))
         stream.append(decision.decision, tell=False)
         _publish_end(stream, "stop", None, started, [], scores)
-        if self.variable is not None:
+        if self.variables:
             meta = {**score_meta(scores, time.monotonic() - started), **decision.meta_info}
-            set_variable(stream, self.variable, decision.decision, meta)
+            set_variable(stream, self.variables[0], decision.decision, meta)
+        for reasoning in self.variables[1:]:  # a choice is an answer; there is nothing to separate
+            set_variable(stream, reasoning, "")
 
     async def _score(self, stream: Stream) -> Scores:
         assert stream.context is not None

@@ -6,12 +6,14 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from lmnb.errors import ArgumentError, GrammarError, ProgramError
 from lmnb.language.choices import ChoicesSamplingMethod, token_length_normalized
 from lmnb.language.defaults import stop_strings, token_ids
 from lmnb.language.expressions import Expr, ExprList, Gen, RoleBegin, RoleEnd, SamplingOptions, Select, flatten
+from lmnb.language.reasoning import get_reasoning_format
 from lmnb.runtime.request import Constraint
 
 ROLES = ("system", "user", "assistant")
@@ -56,20 +58,20 @@ def gen(
     """Generated text, kept in the variable `name`. What is None comes from the program's defaults.
 
     `dtype` (int, float, bool, str), `regex` and `json_schema` (JSON text, a dict, or a pydantic model) constrain the
-    text; at most one of them. With `choices` it is a `select`. With `n > 1` the variable is a list, whose first
+    text; at most one of them. A match of `stop_regex` ends the text and is cut from it, like a `stop` string.
+    With `choices` it is a `select`. With `n > 1` the variable is a list, whose first
     text is the one that the prompt goes on with.
     Raises ArgumentError or GrammarError at once for what cannot work.
     """
     if choices is not None:
         return select(name, choices, 0.0 if temperature is None else temperature, choices_method)
-    if stop_regex is not None:
-        raise ArgumentError("stop_regex is not supported; use stop= with strings, or regex= for the text itself")
     constraint, extra_stop = _constraint(dtype, regex, json_schema)
     options = SamplingOptions(
         max_new_tokens=max_tokens,
         min_new_tokens=min_tokens,
         n=n,
         stop=None if stop is None else stop_strings(stop),
+        stop_regex=None if stop_regex is None else _checked_stop_regexes(stop_regex),
         stop_token_ids=None if stop_token_ids is None else token_ids(stop_token_ids),
         temperature=temperature,
         top_p=top_p,
@@ -201,6 +203,24 @@ def assistant_end() -> Expr:
     return RoleEnd("assistant")
 
 
+def separate_reasoning(expr: str | Expr, model_type: str) -> Expr:
+    """`expr`, with the reasoning of its generations taken out of the text.
+
+    Each `gen` (or `select`) `x` in it leaves its answer in the variable `x`, in the text and in the prompt, and its
+    reasoning in `x_reasoning_content`; both can be read while they come. `model_type` names the kind of model, such
+    as "qwen3" or "deepseek-r1" (see `register_reasoning_format`). ArgumentError for a `gen` without a name.
+    """
+    form = get_reasoning_format(model_type)
+    nodes: list[Expr] = []
+    for node in flatten(expr):
+        if isinstance(node, (Gen, Select)):
+            if node.name is None:
+                raise ArgumentError("separate_reasoning needs generations with names: name must be provided")
+            node = replace(node, reasoning=form)
+        nodes.append(node)
+    return nodes[0] if len(nodes) == 1 else ExprList(tuple(nodes))
+
+
 def image(expr: object) -> NoReturn:
     """Refused: no model that reads images runs here."""
     raise ProgramError(
@@ -248,6 +268,14 @@ def _checked_regex(regex: str) -> str:
         if "\\p" not in regex and "\\P" not in regex:
             raise GrammarError(f"regex={regex!r} is not a regular expression: {error}") from error
     return regex
+
+
+def _checked_stop_regexes(value: str | Iterable[str]) -> tuple[str, ...]:
+    from lmnb.runtime.stop_regex import check_stop_regexes  # it reads Unicode's tables by numpy
+
+    patterns = stop_strings(value, "stop_regex")
+    check_stop_regexes(patterns)
+    return patterns
 
 
 def _schema_text(schema: str | Mapping[str, Any] | type) -> str:

@@ -101,21 +101,25 @@ class ProgramState:
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> ProgramStateGroup:
         """`size` branches that start with all that is in this state, and go on side by side.
 
-        Returns at once; `position_ids_offset` is accepted for SGLang's sake and has no effect there either.
+        Returns at once. `position_ids_offset` (one number a branch) is for a join that concatenates caches; nothing
+        else looks at it.
         """
         from lmnb.language.group import ProgramStateGroup
 
         if not isinstance(size, int) or size < 1:
             raise ArgumentError(f"fork(size) needs a whole number of at least 1, not {size!r}")
+        offsets = None if position_ids_offset is None else list(position_ids_offset)
+        if offsets is not None and len(offsets) != size:
+            raise ArgumentError(f"position_ids_offset needs one number a branch: {size}, not {len(offsets)}")
         children = [self._child(seeds) for seeds in self._seeds.fork(size)]
         line = caller_line()
         self._submit(ForkStep(f"fork({size}) at line {line}", [child.stream for child in children], line))
-        return ProgramStateGroup(children, self)
+        return ProgramStateGroup(children, self, offsets)
 
     @contextmanager
     def copy(self, position_ids_offset: list[int] | None = None) -> Iterator[ProgramState]:
         """A fork of one; when the block ends, its new variables are here, as lists of one."""
-        group = self.fork(1)
+        group = self.fork(1, position_ids_offset)
         yield group[0]
         group.join()
 

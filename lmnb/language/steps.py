@@ -6,8 +6,9 @@ A step either runs, or is skipped because of an earlier failure; either way its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
+from lmnb.backends.base import ConcatenatingContext
 from lmnb.errors import ProgramError
 from lmnb.language.branch import Branch
 from lmnb.language.events import BranchesJoined, VariableSet
@@ -129,19 +130,38 @@ class ForkStep(Step):
 
 
 class JoinStep(Step):
-    """Tells of a join and, for a join of texts, says again in the parent what the branches said."""
+    """Tells of a join and, for a join of texts, says again in the parent what the branches said.
 
-    def __init__(self, where: str, branches: Sequence[Branch], mode: str, pieces: Sequence[Piece] = ()) -> None:
+    With `caches` (the branches' streams) the backend joins their caches instead; the text is the same.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        branches: Sequence[Branch],
+        mode: str,
+        pieces: Sequence[Piece] = (),
+        caches: Sequence[Stream] | None = None,
+        offsets: Sequence[int] | None = None,
+    ) -> None:
         super().__init__(where)
         self.branches = branches
         self.mode = mode
         self.pieces = pieces
+        self.caches = caches
+        self.offsets = offsets
 
     async def run(self, stream: Stream) -> None:
         """Replay."""
         here = stream.branch
         joined = [branch.id for branch in self.branches if branch.run is here.run]
         stream.publish(BranchesJoined(here.id, joined, self.mode))
+        if self.caches is not None:
+            contexts = [cache.context for cache in self.caches if cache.context is not None]
+            await cast(ConcatenatingContext, stream.context).concatenate(contexts, self.offsets)
+            for piece in self.pieces:
+                stream.take_over(piece)
+            return
         for piece in self.pieces:
             if piece.kind == "role":
                 stream.begin_role(piece.text)

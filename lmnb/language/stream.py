@@ -165,6 +165,11 @@ class Stream:
         self._emit(Chunk(text, num_tokens, logprobs), Piece("generated", text))
         self.publish(TokensGenerated(self.branch.id, text, num_tokens))
 
+    def take_over(self, piece: Piece) -> None:
+        """Add text that the context has already."""
+        self._emit(Chunk(piece.text), piece)
+        self.publish(TextAppended(self.branch.id, piece.text))
+
     def begin_role(self, role: str) -> None:
         """Open a role."""
         prefix = self._context().begin_role(role)

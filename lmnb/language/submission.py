@@ -9,6 +9,7 @@ from lmnb.errors import ProgramError
 from lmnb.language.defaults import Defaults
 from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Select, Text
 from lmnb.language.model_steps import GenStep, SelectStep
+from lmnb.language.reasoning import SUFFIX
 from lmnb.language.steps import RoleStep, Step, TextStep
 from lmnb.language.variables import Variable
 
@@ -25,10 +26,12 @@ def prepare(node: Expr, line: int | None, defaults: Defaults, backend: Backend) 
     if isinstance(node, (Gen, Select)):
         kind = "gen" if isinstance(node, Gen) else "select"
         where = f"{kind}({'' if node.name is None else repr(node.name)}){at}"
-        variable = None if node.name is None else Variable(node.name)
+        variables = [] if node.name is None else [Variable(node.name)]
+        if node.reasoning is not None:
+            variables.append(Variable(f"{node.name}{SUFFIX}"))
         if isinstance(node, Select):
-            return SelectStep(where, variable, node, line)
-        return GenStep(where, variable, node, defaults.params(node, backend.stop), defaults.merged(node), line)
+            return SelectStep(where, variables, node, line)
+        return GenStep(where, variables, node, defaults.params(node, backend.stop), defaults.merged(node), line)
     raise ProgramError(f"a state cannot execute {node!r}")
 
 

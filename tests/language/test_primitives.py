@@ -77,6 +77,9 @@ def test_regex_is_checked_at_once() -> None:
     with pytest.raises(GrammarError, match="not a regular expression"):
         sgl.gen("x", regex="(unclosed")
     assert make(regex=r"\p{Han}+").constraint is not None  # unknown to `re`, known to engines
+    for never in ("(", "a*", r"(a)\1"):
+        with pytest.raises(GrammarError, match="stop_regex"):
+            sgl.gen("x", stop_regex=never)
 
 
 def test_json_schema_as_text_dict_or_model() -> None:
@@ -121,7 +124,9 @@ def test_choices_make_a_select() -> None:
         lambda: sgl.select("x", ["a"], temperature=0.7),
         lambda: sgl.select("x", ["a"], choices_method=max),  # type: ignore[arg-type]
         lambda: sgl.gen("x", dtype=list),
-        lambda: sgl.gen("x", stop_regex="a+"),
+        lambda: sgl.gen("x", stop_regex=[1]),  # type: ignore[list-item]
+        lambda: sgl.separate_reasoning(sgl.gen(), "qwen3"),
+        lambda: sgl.separate_reasoning(sgl.gen("x"), "no-such-model"),
         lambda: sgl.gen("x", stop=[1]),  # type: ignore[list-item]
         lambda: sgl.gen(5),  # type: ignore[arg-type]
     ],
