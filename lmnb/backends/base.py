@@ -161,10 +161,6 @@ class Context(Protocol):
         ...
 
 
-class Backend(Protocol):
-    """A place where generation happens."""
-
-    name: str  # the model's name, for views
 class ConcatenatingContext(Protocol):
     """What a context can do besides if its backend has `concatenates_caches = True`."""
 
@@ -177,6 +173,10 @@ class ConcatenatingContext(Protocol):
         ...
 
 
+class Backend(Protocol):
+    """A place where generation happens."""
+
+    name: str  # the model's name, for views
     stop: tuple[str, ...]  # stop strings that the backend's chat template asks for
 
     def new_context(self) -> Context: ...

@@ -42,8 +42,8 @@ class ScriptedCall:
     owner: Owner | None = None
     params: SamplingParams | None = None
     choices: tuple[str, ...] = ()
-
     offsets: tuple[int, ...] | None = None
+
 
 Reply = str | BaseException | Broken
 Rule = Callable[[ScriptedCall], Reply]
@@ -89,8 +89,8 @@ class ScriptedBackend:
     exception in place of a text is raised by that call; `Broken` streams some text first.
     `token_delay`: seconds before each token. `score`: `(prompt, choice) -> log-probabilities`, one for each token
     of the choice (prompt is "" for the unconditional ones); by default a hash of the text decides.
-    `calls` lists what was asked, in order.
     `concatenates_caches`: whether it says that it can join branches by their caches.
+    `calls` lists what was asked, in order.
     """
 
     def __init__(
@@ -102,11 +102,13 @@ class ScriptedBackend:
         token_delay: float = 0.0,
         score: Scorer | None = None,
         default_system: str | None = None,
+        concatenates_caches: bool = False,
     ) -> None:
         self.name = name
         self.stop = stop
         self.token_delay = token_delay
         self.default_system = default_system
+        self.concatenates_caches = concatenates_caches
         self.calls: list[ScriptedCall] = []
         self.flushes = 0
         self.closed = False
@@ -114,13 +116,11 @@ class ScriptedBackend:
         self._score = score or _hashed_score
         self._lock = threading.Lock()
         self._vocabulary: dict[str, int] = {}
-        concatenates_caches: bool = False,
         self._seen: list[list[str]] = []
 
     def new_context(self) -> ScriptedContext:
         """An empty prompt."""
         return ScriptedContext(self, [])
-        self.concatenates_caches = concatenates_caches
 
     def token_text(self, token_id: int) -> str:
         """The word that got this number."""
@@ -223,6 +223,14 @@ class ScriptedContext:
         self.backend.record(ScriptedCall("commit", self.prompt, owner))
         self.backend.count_cached(_TOKEN.findall(self.prompt))
 
+    async def concatenate(self, branches: Sequence[Context], offsets: Sequence[int] | None) -> None:
+        """Note the call, and go on with the branches' own texts."""
+        mine = self.prompt
+        self.backend.record(ScriptedCall("concatenate", mine, offsets=None if offsets is None else tuple(offsets)))
+        for branch in branches:
+            assert isinstance(branch, ScriptedContext)
+            self._parts.append(branch.prompt.removeprefix(mine))
+
     async def generate(
         self,
         params: SamplingParams,
@@ -235,14 +243,6 @@ class ScriptedContext:
         """Say the scripted reply, token by token."""
         backend, prompt = self.backend, self.prompt
         reply = backend.record(ScriptedCall("generate", prompt, owner, params))
-    async def concatenate(self, branches: Sequence[Context], offsets: Sequence[int] | None) -> None:
-        """Note the call, and go on with the branches' own texts."""
-        mine = self.prompt
-        self.backend.record(ScriptedCall("concatenate", mine, offsets=None if offsets is None else tuple(offsets)))
-        for branch in branches:
-            assert isinstance(branch, ScriptedContext)
-            self._parts.append(branch.prompt.removeprefix(mine))
-
         prompt_tokens = _TOKEN.findall(prompt)
         cached = backend.count_cached(prompt_tokens)
         said = reply.text if isinstance(reply, Broken) else reply if isinstance(reply, str) else ""
@@ -335,6 +335,7 @@ async def _pause(seconds: float, stopped: asyncio.Event) -> bool:
 def _cut(text: str, params: SamplingParams) -> tuple[str, FinishReason, str | None]:
     """The reply up to its first stop and its last allowed token."""
     found = [(text.index(stop), stop) for stop in params.stop if stop in text]
+    found += [(match.start(), stop) for stop in params.stop_regex if (match := re.search(stop, text))]
     matched = None
     if found:
         end, matched = min(found)
@@ -347,7 +348,6 @@ def _cut(text: str, params: SamplingParams) -> tuple[str, FinishReason, str | No
 
 def _hashed_score(prompt: str, text: str) -> list[float]:
     tokens = _TOKEN.findall(text) or [""]
-    found += [(match.start(), stop) for stop in params.stop_regex if (match := re.search(stop, text))]
     return [-(1 + zlib.crc32(f"{prompt}|{token}".encode()) % 997) / 1000 for token in tokens]
 
 
