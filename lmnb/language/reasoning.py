@@ -43,8 +43,8 @@ class ReasoningSplitter:
 
     def __init__(self, form: ReasoningFormat) -> None:
         self._form = form
-        self._place = "reasoning" if form.starts_inside else "start"
-        self._opening = form.starts_inside  # the model may write `begin` although it need not
+        # A model that starts inside may write `begin` all the same.
+        self._place = "opening" if form.starts_inside else "start"
         self._held = ""
 
     @property
@@ -58,12 +58,12 @@ class ReasoningSplitter:
         reasoning = ""
         if self._place == "start":
             self._leave_start()
+        if self._place == "opening":
+            self._leave_opening()
+        self._skip_space("leading", "reasoning")
         if self._place == "reasoning":
             reasoning = self._take_reasoning()
-        if self._place == "gap":
-            self._held = self._held.lstrip()
-            if self._held:
-                self._place = "answer"
+        self._skip_space("gap", "answer")
         answer = ""
         if self._place == "answer":
             answer, self._held = self._held, ""
@@ -74,26 +74,27 @@ class ReasoningSplitter:
         rest, self._held = self._held, ""
         if self._place == "start":
             return "", rest
-        if self._place == "reasoning":
-            return ("" if self._opening and self._is_opening(rest) else rest.rstrip()), ""
-        return "", ""
+        return (rest.rstrip() if self._place == "reasoning" else ""), ""
 
     def _leave_start(self) -> None:
         text = self._held.lstrip()
         if text.startswith(self._form.begin):
-            self._place, self._held, self._opening = "reasoning", text, True
+            self._place, self._held = "opening", text
         elif not self._form.begin.startswith(text):
             self._place = "answer"
 
+    def _leave_opening(self) -> None:
+        text = self._held.lstrip()
+        if len(text) >= len(self._form.begin) or not self._form.begin.startswith(text):
+            self._place, self._held = "leading", text.removeprefix(self._form.begin)
+
+    def _skip_space(self, place: str, then: str) -> None:
+        if self._place == place:
+            self._held = self._held.lstrip()
+            if self._held:
+                self._place = then
+
     def _take_reasoning(self) -> str:
-        if self._opening:
-            text = self._held.lstrip()
-            if self._is_opening(text):
-                return ""
-            self._held = text.removeprefix(self._form.begin).lstrip()
-            if not self._held:
-                return ""
-            self._opening = False
         reasoning, end, rest = self._held.partition(self._form.end)
         if end:
             self._place, self._held = "gap", rest
@@ -105,10 +106,6 @@ class ReasoningSplitter:
         shown = reasoning[: len(reasoning) - keep].rstrip()
         self._held = reasoning[len(shown) :]
         return shown
-
-    def _is_opening(self, text: str) -> bool:
-        """Whether `begin` has not come whole, but still may."""
-        return len(text) < len(self._form.begin) and self._form.begin.startswith(text)
 
 
 _THINK = ReasoningFormat("<think>", "</think>")
