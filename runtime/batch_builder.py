@@ -46,10 +46,10 @@ def build_batch(rows: list[Row], scheduler: Scheduler, device: torch.device) -> 
         positions.append(np.arange(start, end))
         out_slots.append(table.read(sequence.row, start, end))
         query_starts.append(query_starts[-1] + end - start)
-        first, last = _prompt_logits(row)
-        if first < last:
-            spans.append(PromptSpan(row, first + 1, len(wanted), len(wanted) + last - first))
-            wanted.extend(range(base + first, base + last))
+        for first, last in _known_logits(row):
+            if first < last:
+                spans.append(PromptSpan(row, first + 1, len(wanted), len(wanted) + last - first))
+                wanted.extend(range(base + first, base + last))
         if row.is_last and sequence.request.sampling.max_new_tokens > 0:
             sampled.append(row)
             sampled_rows.append(len(wanted))
@@ -73,9 +73,11 @@ def build_batch(rows: list[Row], scheduler: Scheduler, device: torch.device) -> 
     return BuiltBatch(batch, sampled, sampled_rows, spans)
 
 
-def _prompt_logits(row: Row) -> tuple[int, int]:
-    """Positions [first, last) of the row whose logits score the prompt's next token."""
-    request = row.sequence.request
-    if request.logprob_start is None:
-        return 0, 0
-    return max(row.start, request.logprob_start - 1), min(row.end, row.sequence.num_prompt - 1)
+def _known_logits(row: Row) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Positions [first, last) of the row whose logits score tokens that are known already: the prompt's next ones,
+    and those that a grammar forced."""
+    sequence = row.sequence
+    start, unscored = sequence.request.logprob_start, sequence.unscored
+    prompt = (0, 0) if start is None else (max(row.start, start - 1), min(row.end, sequence.num_prompt - 1))
+    forced = (0, 0) if unscored is None else (max(row.start, unscored - 1), min(row.end, sequence.num_tokens - 1))
+    return prompt, forced

@@ -18,7 +18,8 @@ class EngineConfig:
     `pool_tokens`: KV slots, one per token. `max_running`: sequences decoded together. `prefill_chunk`: prompt
     tokens computed in one step. `min_shared_tokens`: a waiting request lets another compute their common prefix
     when that saves at least so many tokens. `max_bypass`: a request that others overtook so often goes first.
-    `prefix_cache=False` forgets every prompt at its end (for measurements).
+    `prefix_cache=False` forgets every prompt at its end (for measurements). `jump_forward`: whether text that a
+    grammar forces is added without sampling, unless a request says otherwise.
     """
 
     pool_tokens: int | None = None
@@ -27,6 +28,7 @@ class EngineConfig:
     min_shared_tokens: int = 8
     max_bypass: int = 64
     prefix_cache: bool = True
+    jump_forward: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,7 @@ class EngineLimits:
     min_shared_tokens: int
     max_bypass: int
     prefix_cache: bool
+    jump_forward: bool = True
 
 
 def resolve(config: EngineConfig, layout: KVLayout, context_tokens: int) -> EngineLimits:
@@ -58,6 +61,7 @@ def resolve(config: EngineConfig, layout: KVLayout, context_tokens: int) -> Engi
         min_shared_tokens=config.min_shared_tokens,
         max_bypass=config.max_bypass,
         prefix_cache=config.prefix_cache,
+        jump_forward=config.jump_forward,
     )
     for name in ("max_running", "prefill_chunk", "min_shared_tokens", "max_bypass", "pool_tokens"):
         if getattr(limits, name) < 1:

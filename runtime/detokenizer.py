@@ -7,6 +7,7 @@ Knows nothing of stop strings or of requests.
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 
 from lmnb.runtime.tokenizer import Tokenizer
 
@@ -26,12 +27,26 @@ class Detokenizer:
         """The text that became readable with this token: often one word, sometimes nothing."""
         # A model's vocabulary may be padded beyond its tokenizer's: such tokens stand for nothing.
         known = token_id < self._tokenizer.vocab_size
-        return self._decoder.decode(self._tokenizer.token_bytes(token_id) if known else b"")
+        return self.push_bytes(self._tokenizer.token_bytes(token_id) if known else b"")
+
+    def bytes_of(self, token_ids: Sequence[int]) -> bytes:
+        """The bytes of several tokens; nothing is pushed."""
+        known = self._tokenizer.vocab_size
+        return b"".join([self._tokenizer.token_bytes(i) for i in token_ids if i < known])
+
+    def push_bytes(self, data: bytes) -> str:
+        """The text that became readable with these bytes of a token."""
+        return self._decoder.decode(data)
 
     @property
     def is_whole(self) -> bool:
         """Whether the tokens so far end with a whole character."""
         return not self._decoder.getstate()[0]
+
+    @property
+    def pending(self) -> int:
+        """Bytes of an unfinished character at the end."""
+        return len(self._decoder.getstate()[0])
 
     def finish(self) -> str:
         """What is left: U+FFFD if the tokens end within a character, else nothing."""

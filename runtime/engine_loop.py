@@ -17,10 +17,19 @@ from lmnb.runtime.batch_builder import BuiltBatch, build_batch
 from lmnb.runtime.config import EngineLimits
 from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
 from lmnb.runtime.grammar_protocol import GrammarCompiler, GrammarMatcher
+from lmnb.runtime.jump_forward import JumpForward
 from lmnb.runtime.kv_pool import KVPool
 from lmnb.runtime.messages import Call, Cancel, Close, Compiled, Message, Submit
 from lmnb.runtime.radix_cache import RadixCache
-from lmnb.runtime.request import Completion, FinishEvent, FinishReason, TokenEvent, TokenLogprob
+from lmnb.runtime.request import (
+    Completion,
+    Constraint,
+    FinishEvent,
+    FinishReason,
+    Origin,
+    TokenEvent,
+    TokenLogprob,
+)
 from lmnb.runtime.sampler import SampledTokens, Sampler, SamplerRow, token_logprobs
 from lmnb.runtime.scheduler import Row, Scheduler
 from lmnb.runtime.sequence import Sequence as EngineSequence
@@ -48,6 +57,7 @@ class EngineLoop:
         self._pool = KVPool(model.kv_layout, limits.pool_tokens)
         self._cache = RadixCache()
         self.scheduler = Scheduler(limits, self._pool, self._cache)
+        self._jumps = JumpForward(tokenizer, enabled=limits.jump_forward)
         self._sampler = Sampler(min(tokenizer.vocab_size, model.vocab_size))
         self._death: BaseException | None = None
         self._num_announced = 0  # cache events that listeners have seen
@@ -133,13 +143,16 @@ class EngineLoop:
             sequence.matcher.fill(sequence.draw.bitmask)  # an empty mask is the sampler's error for this row
 
     def _score_prompts(self, built: BuiltBatch, logits: Tensor) -> None:
-        """Keep the prompt log-probabilities that were asked for."""
+        """Keep the log-probabilities of tokens that were known before their logits: the prompt's, and forced ones."""
         for row, position, start, stop in built.prompt_spans:
             sequence = row.sequence
             targets = sequence.tokens[position : position + stop - start].tolist()
             num_top = sequence.request.sampling.top_logprobs_num
             for offset, entry in enumerate(token_logprobs(logits[start:stop], targets, num_top)):
-                sequence.input_logprobs[position + offset] = entry
+                if position + offset < sequence.num_prompt:
+                    sequence.input_logprobs[position + offset] = entry
+                else:
+                    sequence.score_forced(entry)
 
     def _publish(self, rows: list[Row], built: BuiltBatch, sampled: SampledTokens) -> None:
         """Append the new tokens, tell the requests, end those that are complete."""
@@ -155,10 +168,10 @@ class EngineLoop:
 
     def _push(self, sequence: EngineSequence, token_id: int, logprob: TokenLogprob | None) -> None:
         """One sampled token of one request."""
-        if sequence.first_token is None:
-            sequence.first_token = time.perf_counter()
+        self._tell_first(sequence)
         self._generated_tokens += 1
         sequence.append(token_id)
+        sequence.num_sampled += 1
         sequence.draw.push(token_id)
         text = sequence.output.push(token_id)
         matcher = sequence.matcher
@@ -170,9 +183,29 @@ class EngineLoop:
                 text += sequence.output.finish("stop")
         logprobs = (logprob,) if logprob is not None else ()
         sequence.logprobs.extend(logprobs)
-        sequence.handle.publish(TokenEvent(sequence.id, (token_id,), text, logprobs))
+        origin: Origin = "free" if matcher is None else "masked"
+        sequence.handle.publish(TokenEvent(sequence.id, (token_id,), text, logprobs, origin))
+        self._jump(sequence)
+
+    def _jump(self, sequence: EngineSequence) -> None:
+        """Add what the grammar forces next, if anything, and end the request if it is complete."""
+        if sequence.matcher is not None and not sequence.output.finished:
+            before = sequence.num_generated
+            try:
+                event = self._jumps.jump(sequence, self.scheduler)
+            except GrammarError as error:
+                self._fail(sequence, error)
+                return
+            self._generated_tokens += sequence.num_generated - before
+            if event is not None:
+                self._tell_first(sequence)
+                sequence.handle.publish(event)
         if sequence.output.finished:
             self._end(sequence)
+
+    def _tell_first(self, sequence: EngineSequence) -> None:
+        if sequence.first_token is None:
+            sequence.first_token = time.perf_counter()
 
     def _finish(self, sequence: EngineSequence, reason: FinishReason) -> None:
         """End a request for a reason that lies outside of its tokens."""
@@ -192,6 +225,7 @@ class EngineLoop:
 
     def _end(self, sequence: EngineSequence, error: Exception | None = None, *, keep: bool = True) -> None:
         """Take a request out of the engine and publish its completion."""
+        sequence.release_held()
         self.scheduler.finish(sequence, keep=keep)
         self._compiling.pop(sequence.id, None)
         self._sequences.pop(sequence.id, None)
@@ -213,7 +247,7 @@ class EngineLoop:
         else:
             assert self._grammars is not None, "Engine.submit refuses constraints without grammars"
             self._compiling[sequence.id] = sequence
-            future = self._compilers.submit(self._grammars.compile, sampling.constraint)
+            future = self._compilers.submit(self._compile, self._grammars, sampling.constraint)
             future.add_done_callback(lambda done: self.inbox.put(Compiled(sequence, done)))
 
     def _compiled(self, sequence: EngineSequence, result: Future[GrammarMatcher]) -> None:
@@ -225,6 +259,13 @@ class EngineLoop:
             self._fail(sequence, error)
         else:
             self.scheduler.add(sequence)
+            if sequence.request.sampling.max_new_tokens > 0:
+                self._jump(sequence)
+
+    def _compile(self, grammars: GrammarCompiler, constraint: Constraint) -> GrammarMatcher:
+        """In a thread of its own."""
+        self._jumps.prepare()
+        return grammars.compile(constraint)
 
     def _cancel(self, request_id: int) -> None:
         sequence = self._sequences.get(request_id)

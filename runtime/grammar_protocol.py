@@ -32,6 +32,11 @@ class GrammarMatcher(Protocol):
         """An independent matcher in the same state."""
         ...
 
+    def forced(self) -> bytes:
+        """The bytes that must come next whatever is chosen: empty where there is a choice, the end being one. They
+        may begin or end within a character."""
+        ...
+
     def is_done(self) -> bool:
         """Nothing but an end token can follow."""
         ...

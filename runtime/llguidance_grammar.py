@@ -59,6 +59,12 @@ class LLGuidanceMatcher:
         """See `GrammarMatcher.fork`. Costs a microsecond."""
         return LLGuidanceMatcher(self._vocabulary, self._matcher.deep_copy(), ended=self._ended)
 
+    def forced(self) -> bytes:
+        """See `GrammarMatcher.forced`."""
+        if self._ended or self._matcher.is_error():
+            return b""
+        return bytes(self._matcher.compute_ff_bytes())
+
     def is_done(self) -> bool:
         """See `GrammarMatcher.is_done`."""
         return self._ended or bool(self._matcher.is_stopped() and self._matcher.is_accepting())

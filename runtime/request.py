@@ -10,6 +10,10 @@ from lmnb.errors import ArgumentError
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
+# How a token came about: chosen freely, chosen under a grammar's mask, or added because the grammar forced it.
+Origin = Literal["free", "masked", "forced"]
+
+
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """What the generated text must match: a regex, or a JSON schema as JSON text."""
@@ -28,6 +32,7 @@ class SamplingParams:
     `stop` strings, and the first match of a `stop_regex`, are cut from the text, as is the stop token; `ignore_eos`
     ignores the model's end tokens and `stop_token_ids`, never stop strings. `min_new_tokens` bans end tokens until
     then. `suppress_token_ids` are never sampled (end tokens are exempt).
+    `jump_forward`: whether text that the constraint forces is added without sampling; None leaves it to the engine.
     """
 
     max_new_tokens: int = 128
@@ -46,6 +51,7 @@ class SamplingParams:
     ignore_eos: bool = False
     suppress_token_ids: tuple[int, ...] = ()
     constraint: Constraint | None = None
+    jump_forward: bool | None = None
     return_logprob: bool = False
     top_logprobs_num: int = 0
 
@@ -116,13 +122,15 @@ class TokenEvent:
     token_ids: tuple[int, ...]
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
+    origin: Origin = "free"
+    num_replaced: int = 0  # tokens told of before that `token_ids` stand in for (their text stays as it is)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """All that a finished request produced.
 
-    `token_ids` holds every sampled token, the stop token included; `text` is what may be shown (stop
+    `token_ids` holds every generated token, the stop token included; `text` is what may be shown (stop
     string and stop token cut). The concatenated `text` of a request's `TokenEvent`s equals `text`.
     `num_kept_tokens`: how many leading tokens of `token_ids` decode to a prefix of `text` exactly.
     """
@@ -141,10 +149,13 @@ class Completion:
     first_token_seconds: float | None = None  # from submit to the first token
     total_seconds: float = 0.0
     num_preemptions: int = 0
+    num_forced_tokens: int = 0  # of `token_ids`, added without sampling because the grammar forced them
+    num_steps: int = 0  # sampled tokens: one step each
+    grammar_engine: str | None = None
 
     @property
     def completion_tokens(self) -> int:
-        """Sampled tokens, the stop token included."""
+        """Generated tokens, the stop token included."""
         return len(self.token_ids)
 
     @classmethod

@@ -75,6 +75,14 @@ class SamplerRow:
         if self.has_penalties:
             self.counts[token_id] = self.counts.get(token_id, 0) + 1
 
+    def pop(self, token_id: int) -> None:
+        """Take the last `push` back."""
+        self.step -= 1
+        if self.has_penalties:
+            self.counts[token_id] -= 1
+            if not self.counts[token_id]:
+                del self.counts[token_id]
+
     @property
     def bans_end(self) -> bool:
         """Whether `min_new_tokens` still holds end tokens back."""

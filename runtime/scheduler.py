@@ -87,6 +87,23 @@ class Scheduler:
             self._leave(sequence, keep=keep)
         self.seconds += time.perf_counter() - began
 
+    def rewind(self, sequence: Sequence, length: int) -> None:
+        """Give up the KV of an admitted sequence from token `length` on: those tokens are about to be replaced."""
+        if sequence.num_computed <= length:
+            return
+        began = time.perf_counter()
+        self._free_slots(sequence, max(length, sequence.num_shared))
+        if length < sequence.num_shared:
+            # The tree keeps what it has; the sequence holds on to less of it.
+            match = self.cache.acquire(sequence.tokens[:length], sequence.request.owner)
+            assert len(match.slots) == length, "a locked prefix is always in the tree"
+            if sequence.node is not None:
+                self.cache.release(sequence.node)
+            sequence.node, sequence.tail = match.node, None
+            sequence.num_shared = sequence.num_slots = length
+        sequence.num_computed = length
+        self.seconds += time.perf_counter() - began
+
     def shared_length(self, rows: list[Row]) -> int:
         """Leading tokens whose slots are the same in all `rows`."""
         if len(rows) < 2:

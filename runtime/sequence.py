@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.handle import RequestHandle
 from lmnb.runtime.prefix_cache import Tokens
 from lmnb.runtime.radix_cache import RadixNode
-from lmnb.runtime.request import Completion, Request, TokenLogprob
+from lmnb.runtime.request import Completion, Request, TokenEvent, TokenLogprob
 from lmnb.runtime.sampler import SamplerRow
 from lmnb.runtime.stopping import OutputStream
 
@@ -29,6 +31,10 @@ class Sequence:
         self.output = output
         self.draw = draw
         self.matcher: GrammarMatcher | None = None
+        self.origins = bytearray()  # of each generated token: whether it was forced
+        self.num_sampled = 0  # tokens that took a step each, replaced ones included
+        self.unscored: int | None = None  # the first forced token whose log-probability is still to come
+        self.held: TokenEvent | None = None  # tells of forced tokens, once their log-probabilities are there
         self.num_prompt = len(request.input_ids)
         self.num_tokens = self.num_prompt
         self._tokens: Tokens = np.empty(self.num_prompt + min(request.sampling.max_new_tokens, 1024), dtype=np.int32)
@@ -73,14 +79,45 @@ class Sequence:
         start = self.request.logprob_start
         if start is not None and len(self.input_logprobs) < self.num_prompt - start:
             limit = min(limit, max(start - 1, 0))
+        if self.unscored is not None:
+            limit = min(limit, self.unscored - 1)
         return limit
 
-    def append(self, token_id: int) -> None:
-        """Add a sampled token."""
+    def append(self, token_id: int, *, forced: bool = False) -> None:
+        """Add a generated token: sampled, or forced by the grammar."""
+        self.origins.append(forced)
         if self.num_tokens == len(self._tokens):
             self._tokens = np.concatenate([self._tokens, np.empty(max(1024, self.num_tokens), dtype=np.int32)])
         self._tokens[self.num_tokens] = token_id
         self.num_tokens += 1
+
+    def replace(self, num_replaced: int, token_ids: Iterable[int]) -> None:
+        """Put tokens that were not sampled in place of the last generated ones. What is not computed is computed
+        in one go, as a prompt is. The KV of what goes must have been given up."""
+        self.num_tokens -= num_replaced
+        del self.origins[self.num_generated :]
+        for token_id in token_ids:
+            self.append(token_id, forced=True)
+        known = self.num_tokens - self.num_computed > 1
+        self.prefill_end = self.num_tokens if known else min(self.prefill_end, self.num_computed)
+
+    def score_forced(self, entry: TokenLogprob) -> None:
+        """The log-probability of the next forced token. With the last one, all of them are told."""
+        assert self.unscored is not None
+        self.logprobs.append(entry)
+        self.unscored += 1
+        if self.unscored == self.num_tokens:
+            self.release_held()
+
+    def release_held(self) -> None:
+        """Tell of forced tokens now; those that were not computed have no log-probability."""
+        if self.held is None or self.unscored is None:
+            return
+        event, self.held = self.held, None
+        rest = [TokenLogprob(int(token_id), None) for token_id in self.tokens[self.unscored :]]
+        self.unscored = None
+        self.logprobs.extend(rest)
+        self.handle.publish(replace(event, logprobs=tuple(self.logprobs[-len(event.token_ids) :])))
 
     def completion(self) -> Completion:
         """What it has produced; its output must be finished."""
@@ -104,5 +141,8 @@ class Sequence:
             queue_seconds=(self.first_scheduled or now) - self.submitted,
             first_token_seconds=None if self.first_token is None else self.first_token - self.submitted,
             total_seconds=now - self.submitted,
+            num_forced_tokens=sum(self.origins),
+            num_steps=self.num_sampled,
+            grammar_engine=self.matcher.engine if self.matcher is not None else None,
             num_preemptions=self.num_preemptions,
         )

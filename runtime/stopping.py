@@ -157,6 +157,45 @@ class OutputStream:
             published += self._finish("length")
         return published
 
+    def replace(self, num_replaced: int, token_ids: Sequence[int], data: Sequence[bytes]) -> str:
+        """Take tokens that were not sampled, in place of the last `num_replaced` ones: `data`, the bytes of each,
+        begins with the bytes of those. Return the text that may now be published. May finish the stream before
+        the last token."""
+        assert not self.finished, "a finished output takes no more tokens"
+        removed = self._remove(num_replaced)
+        published = ""
+        end = 0
+        for token_id, piece in zip(token_ids, data, strict=True):
+            end += len(piece)
+            self.token_ids.append(token_id)
+            if end < len(removed):
+                self._boundaries.append(self._characters_before(removed[end:]))
+                continue
+            text = self._detokenizer.push_bytes(piece[max(0, len(removed) - end + len(piece)) :])
+            removed = removed[:end]
+            self._num_decoded += len(text)
+            self._boundaries.append(self._num_decoded if self._detokenizer.is_whole else -1)
+            published += self._scan(text)
+            if not self.finished and len(self.token_ids) >= self._max_new_tokens:
+                published += self._finish("length")
+            if self.finish_reason is not None:
+                break
+        return published
+
+    def _remove(self, count: int) -> bytes:
+        """Forget the last tokens, not their text; their bytes."""
+        kept = len(self.token_ids) - count
+        removed = self._detokenizer.bytes_of(self.token_ids[kept:])
+        del self.token_ids[kept:], self._boundaries[kept:]
+        return removed
+
+    def _characters_before(self, rest: bytes) -> int:
+        """Characters decoded before `rest`, the last bytes that were decoded; -1 if it begins within one."""
+        if rest[0] & 0xC0 == 0x80:
+            return -1
+        begun = sum(byte & 0xC0 != 0x80 for byte in rest)
+        return self._num_decoded - begun + (0 < self._detokenizer.pending <= len(rest))
+
     def finish(self, reason: FinishReason, matched: str | int | None = None) -> str:
         """End the stream from outside (cancelled, a match that is complete, an error); return the text held back.
 

@@ -60,6 +60,12 @@ class XGrammarMatcher:
         """See `GrammarMatcher.fork`. Costs some microseconds."""
         return XGrammarMatcher(self._vocabulary, self._matcher.fork(), self._accepted, ended=self._ended)
 
+    def forced(self) -> bytes:
+        """See `GrammarMatcher.forced`. Empty within a character: the library counts in whole ones."""
+        if self._ended or self._matcher.is_completed():
+            return b""
+        return str(self._matcher.find_jump_forward_string()).encode()
+
     def is_done(self) -> bool:
         """See `GrammarMatcher.is_done`."""
         if self._ended:

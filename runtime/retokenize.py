@@ -1,0 +1,168 @@
+"""Tokenizes text that continues other text, and says which of its tokens stay the same whatever follows.
+
+Knows tokenizers only: no grammars, no requests. Everything is exact for byte-pair encodings, whose tokens up to a
+token boundary are those of the text up to there; what pre-tokenizers add to that is listed in `_loose_start`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from lmnb.runtime.tokenizer import Tokenizer
+
+_MAX_WINDOW = 1024  # tokens that are tokenized again at most
+_PUNCTUATION = frozenset(b'!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~')  # without the apostrophe, which opens contractions
+_CONTRACTION = 3  # characters of the longest one, 'll, apostrophe included
+
+
+class Retokenizer:
+    """Immutable after construction, so that threads may share it. Building it takes a fraction of a second."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._bytes = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
+        # Data never yields an added token, but for the runs of white space that some models keep as such.
+        hidden = {i for i in tokenizer.added_ids if self._bytes[i].strip()} | tokenizer.special_ids | tokenizer.eos_ids
+        self._sorted = sorted({data for i, data in enumerate(self._bytes) if data and i not in hidden})
+        self._longest = max(map(len, self._sorted), default=0)
+        self._joined = _neighbours(self._sorted)
+        digits = slice(ord("0"), ord("9") + 1)
+        self._joins_digits = bool(self._joined[digits, digits].any())
+        # Tokenizers of the SentencePiece kind put a space before a text; text that goes on is tokenized behind a line.
+        puts_space = self.bytes_of(tokenizer.encode("a")) != b"a"
+        self._anchor = "\n" if puts_space else ""
+        self._anchor_ids = tokenizer.encode(self._anchor) if puts_space else []
+
+    def bytes_of(self, ids: Sequence[int]) -> bytes:
+        """The bytes of `ids`, end to end; a padded vocabulary's ids stand for nothing."""
+        known = len(self._bytes)
+        return b"".join([self._bytes[i] for i in ids if i < known])
+
+    def encode(self, text: str) -> list[int] | None:
+        """Tokens of `text` as the continuation of another; None if its tokens do not spell it."""
+        ids = self._tokenizer.encode(self._anchor + text)
+        if ids[: len(self._anchor_ids)] != self._anchor_ids:
+            return None
+        ids = ids[len(self._anchor_ids) :]
+        return ids if self.bytes_of(ids) == text.encode() else None
+
+    def window(self, ids: Sequence[int]) -> int | None:
+        """Where the last part of `ids` begins that text behind them can change; None if that is too far away.
+
+        The place lies between a letter or digit and a punctuation mark that no token holds together: neither
+        merges nor pre-tokenizers look across it.
+        """
+        for start in range(len(ids) - 1, 0, -1):
+            if len(ids) - start > _MAX_WINDOW:
+                return None
+            left, right = self.bytes_of(ids[start - 1 : start]), self.bytes_of(ids[start : start + 1])
+            if left and right and self._is_cut(left[-1], right[0]):
+                return start
+        return 0
+
+    def stable(self, text: str) -> list[int]:
+        """The leading tokens of `text` that `encode` also gives for every longer text.
+
+        A longer text's tokens cover `text` up to its end, or up to where a token begins that goes beyond it.
+        What comes before that place is tokenized as if the text ended there. So what all such places agree on
+        holds for every continuation.
+        """
+        ids = self.encode(text)
+        if not ids:
+            return []
+        data = text.encode()
+        for start in self._open_starts(data):
+            other = self.encode(data[:start].decode())
+            ids = ids[: _common(ids, other or [])]
+            if not ids:
+                break
+        return ids
+
+    def _open_starts(self, data: bytes) -> set[int]:
+        """Places in `data`, between characters, up to which alone its tokens are sure."""
+        found = {_loose_start(data, joins_digits=self._joins_digits)}
+        waiting = [p for p in range(max(0, len(data) - self._longest + 1), len(data)) if self._is_beginning(data[p:])]
+        seen = set(waiting)
+        while waiting:
+            start = waiting.pop()
+            if data[start] & 0xC0 != 0x80:
+                found.add(start)
+                continue
+            # Within a character: some token ends here; go on from where it begins.
+            for begin in range(max(0, start - self._longest), start):
+                if begin not in seen and self._is_token(data[begin:start]):
+                    seen.add(begin)
+                    waiting.append(begin)
+        return found - {len(data)}
+
+    def _is_beginning(self, data: bytes) -> bool:
+        """Whether a token begins with `data` and is longer."""
+        at = bisect_right(self._sorted, data)
+        return at < len(self._sorted) and self._sorted[at].startswith(data)
+
+    def _is_token(self, data: bytes) -> bool:
+        at = bisect_left(self._sorted, data)
+        return at < len(self._sorted) and self._sorted[at] == data
+
+    def _is_cut(self, left: int, right: int) -> bool:
+        return right in _PUNCTUATION and chr(left).isalnum() and left < 0x80 and not self._joined[left, right]
+
+
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading items agree."""
+    return _common(a, b)
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _loose_start(data: bytes, *, joins_digits: bool) -> int:
+    """Where the end of `data` begins that pre-tokenizers may group anew when text follows: white space (they keep
+    its last blank for the next word), digits (grouped by threes, sometimes from the right), contractions."""
+    start = len(data)
+    for is_loose in (_is_space, _is_digit if joins_digits else _is_never):
+        end = start
+        while end and is_loose(data[end - 1]):
+            end -= 1
+        start = min(start, end)
+    apostrophe = data.rfind(b"'", max(0, len(data) - _CONTRACTION))
+    return start if apostrophe < 0 else min(start, apostrophe)
+
+
+def _is_space(byte: int) -> bool:
+    return byte in b" \t\n\r\x0b\x0c"
+
+
+def _is_digit(byte: int) -> bool:
+    return byte in b"0123456789"
+
+
+def _is_never(_byte: int) -> bool:
+    return False
+
+
+def _neighbours(tokens: Sequence[bytes]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """[256, 256]: whether some token holds the two bytes one after the other."""
+    joined = np.zeros((256, 256), dtype=np.bool_)
+    if tokens:
+        lengths = np.array([len(token) for token in tokens])
+        stream = np.frombuffer(b"".join(tokens), dtype=np.uint8)
+        inside = np.ones(len(stream), dtype=np.bool_)
+        inside[np.cumsum(lengths) - 1] = False  # a token's last byte has no neighbour behind it
+        first = np.flatnonzero(inside)
+        joined[stream[first], stream[first + 1]] = True
+    return joined
+
+
+def ends(lengths: Iterator[int]) -> list[int]:
+    """Running totals, 0 first."""
+    total = 0
+    result = [0]
+    for length in lengths:
+        total += length
+        result.append(total)
+    return result
