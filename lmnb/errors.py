@@ -57,6 +57,14 @@ class CancelledError(LmnbError):
     """The value was never produced because its run was stopped."""
 
 
+class RemoteError(LmnbError):
+    """A remote backend refused a call, failed, or cannot be reached. The message is the server's own."""
+
+
+class MissingPackageError(LmnbError, ImportError):
+    """A backend needs a package that is not installed."""
+
+
 class UnknownVariableError(LmnbError, KeyError):
     """A program's state has no variable of that name."""
 

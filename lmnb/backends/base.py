@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lmnb.backends.capabilities import Capabilities
 from lmnb.runtime.request import FinishReason, SamplingParams, TokenLogprob
 
 
@@ -104,11 +105,14 @@ class ChoiceScore:
 
     `logprobs`: one entry per token of the choice, in order; ids decode to exactly the choice's text.
     `unconditional`: the same tokens' log-probabilities with no prompt before them (empty unless asked for).
+    `num_chosen` is set where a backend cannot score, only let the model choose (`logprobs` is empty then): how many
+    tokens of this choice the model went along with.
     """
 
     text: str
     logprobs: tuple[TokenLogprob, ...]
     unconditional: tuple[TokenLogprob, ...] = ()
+    num_chosen: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,7 @@ class Backend(Protocol):
 
     name: str  # the model's name, for views
     stop: tuple[str, ...]  # stop strings that the backend's chat template asks for
+    capabilities: Capabilities  # what it can do; what it cannot, it refuses
 
     def new_context(self) -> Context: ...
 

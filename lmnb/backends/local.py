@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmnb.backends.capabilities import ALL_SAMPLING, Capabilities
 from lmnb.backends.local_context import LocalContext, Served
 from lmnb.backends.templates import ChatTemplate, get_chat_template, get_chat_template_by_model_path
 from lmnb.backends.token_codec import TokenCodec
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
     from lmnb.runtime.request import Event, Request, SamplingParams
     from lmnb.runtime.tokenizer import Tokenizer
 
+_CAPABILITIES = Capabilities(
+    logprobs="with top_logprobs, and of the prompt",
+    select="scored",
+    regex="enforced token by token",
+    json_schema="enforced token by token",
+    cancel="at once",
+    continues_turn=True,
+    data_is_text=True,
+    sampling=ALL_SAMPLING,
+)
 _OPTIONS = ("model", "model_path", "dtype", "device", "pool_tokens", "max_running", "prefill_chunk", "chat_template")
 
 
@@ -38,6 +49,8 @@ class Runtime:
 
     Use it as a context manager, or call `shutdown`; after that every use raises EngineClosedError.
     """
+
+    capabilities = _CAPABILITIES
 
     def __init__(
         self,
@@ -148,6 +161,7 @@ class Runtime:
             "chat_template": self._template.name,
             "chat_template_source": self._template_source,
             "stop": list(self.stop),
+            "capabilities": self.capabilities.as_dict(),
         }
 
     def serve(self, *, host: str = "127.0.0.1", port: int = 0, api_key: str | None = None) -> Any:

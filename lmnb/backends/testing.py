@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owner, Scores
+from lmnb.backends.capabilities import ALL_SAMPLING, Capabilities
 from lmnb.errors import ArgumentError, EngineClosedError, TemplateError
 from lmnb.runtime.request import FinishReason, SamplingParams, TokenLogprob
 
@@ -92,6 +93,17 @@ class ScriptedBackend:
     `concatenates_caches`: whether it says that it can join branches by their caches.
     `calls` lists what was asked, in order.
     """
+
+    capabilities = Capabilities(
+        logprobs="made up",
+        select="scored",
+        regex="trusted",
+        json_schema="trusted",
+        cancel="at once",
+        continues_turn=True,
+        data_is_text=True,
+        sampling=ALL_SAMPLING,
+    )
 
     def __init__(
         self,

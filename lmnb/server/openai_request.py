@@ -180,6 +180,7 @@ def _sampling(fields: Fields, *, default_tokens: int) -> tuple[SamplingParams, i
         repetition_penalty=fields.number("repetition_penalty", 1.0),
         seed=None if "seed" not in fields else fields.whole("seed", 0),
         stop=fields.strings("stop"),
+        stop_regex=fields.strings("stop_regex"),
         stop_token_ids=fields.ids("stop_token_ids"),
         ignore_eos=fields.flag("ignore_eos"),
         constraint=_constraint(fields),

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ def test_stream_is_cumulative(server: Server) -> None:
     results = events(text)
     texts = [result["text"] for result in results]
     assert len(texts) > 2
-    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
+    assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
     assert texts[-1] == TOKENIZER.decode(greedy("stream", 6))
     assert [r["meta_info"]["finish_reason"] for r in results[:-1]] == [None] * (len(results) - 1)
     assert results[-1]["meta_info"]["finish_reason"]["type"] == "length"

@@ -1,0 +1,95 @@
+"""A recording HTTP server: it keeps each request's bytes and answers what the test tells it to."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request as it came."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`events` are sent as a stream; `value` as JSON."""
+
+    value: Any = None
+    status: int = 200
+    events: tuple[Any, ...] | None = None
+    named: bool = False  # events carry their type, as Anthropic's do
+    broken: bool = False  # the stream ends without its `[DONE]`
+
+
+@dataclass
+class Stub:
+    """The server; `rule` makes the answers."""
+
+    rule: Callable[[Asked], Answer]
+    asked: list[Asked] = field(default_factory=list)
+    url: str = ""
+
+    def bodies(self, path: str) -> list[Any]:
+        return [one.json for one in self.asked if one.path == path]
+
+
+@contextmanager
+def stub_server(rule: Callable[[Asked], Answer]) -> Iterator[Stub]:
+    stub = Stub(rule)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            asked = Asked(self.command, self.path, dict(self.headers), body)
+            stub.asked.append(asked)
+            self._send(stub.rule(asked))
+
+        do_GET = do_POST  # noqa: N815  # the base class's names
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+        def _send(self, answer: Answer) -> None:
+            data = json.dumps(answer.value).encode()
+            kind = "application/json"
+            if answer.events is not None:
+                kind = "text/event-stream"
+                lines = []
+                for event in answer.events:
+                    name = f"event: {event['type']}\n" if answer.named else ""
+                    lines.append(f"{name}data: {json.dumps(event)}\n\n")
+                data = "".join(lines).encode() + (b"" if answer.broken or answer.named else b"data: [DONE]\n\n")
+            self.send_response(answer.status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    stub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield stub
+    finally:
+        server.shutdown()
+        server.server_close()
