@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lmnb.errors import ArgumentError
 from lmnb.language.call import Call, Home, RunOptions, new_call_branch
+from lmnb.language.coroutines import LoopThread
 
 if TYPE_CHECKING:
     from lmnb.language.program import Program
@@ -40,7 +41,7 @@ def run_rows(
     fork = home.run.next_fork()
     calls: list[Call] = []
     waiting: deque[Future[ProgramState]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix=f"lmnb-{program.name}")
+    pool = _Workers(program, workers)
     failure: BaseException | None = None
     bar_lock = threading.Lock()
 
@@ -56,7 +57,7 @@ def run_rows(
                 branch = new_call_branch(home, program.name, fork=fork, index=index, row=index)
                 call = Call(program, args, kwargs, options, branch)
                 calls.append(call)
-                future = pool.submit(copy_context().run, _finish, call)
+                future = pool.submit(call)
                 future.add_done_callback(lambda _: count(bar))
                 waiting.append(future)
 
@@ -72,15 +73,42 @@ def run_rows(
             call.branch.cancel.cancel()
         raise
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.stop()
         home.leave(None if isinstance(failure, GeneratorExit) else failure)
 
 
-def _finish(call: Call) -> ProgramState:
-    """The body, and then all that it has started, so that rows at work are bounded."""
-    call.execute_quietly()
-    call.state.wait_drained()
-    return call.state
+class _Workers:
+    """Runs calls, so many at a time: plain bodies in threads, coroutines on one loop in a thread of its own."""
+
+    def __init__(self, program: Program, count: int) -> None:
+        name = f"lmnb-{program.name}"
+        self._threads = None if program.is_async else ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._loop = LoopThread(name, count) if program.is_async else None
+
+    def submit(self, call: Call) -> Future[ProgramState]:
+        """The body, and then all that it has started, so that rows at work are bounded."""
+
+        def work() -> ProgramState:
+            call.execute_quietly()
+            call.state.wait_drained()
+            return call.state
+
+        async def coroutine() -> ProgramState:
+            await call.execute_quietly_async()
+            await call.state.settled()
+            return call.state
+
+        if self._threads is not None:
+            return self._threads.submit(copy_context().run, work)
+        assert self._loop is not None
+        return self._loop.submit(coroutine)
+
+    def stop(self) -> None:
+        """Begin no more."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._loop is not None:
+            self._loop.stop()
 
 
 def _wait(future: Future[ProgramState]) -> ProgramState:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
@@ -12,6 +14,7 @@ from lmnb.backends.base import Backend
 from lmnb.errors import CancelledError
 from lmnb.language.body import Body
 from lmnb.language.branch import Branch, linked_token
+from lmnb.language.coroutines import run_to_end
 from lmnb.language.defaults import Defaults
 from lmnb.language.loop import background
 from lmnb.language.run import Run, current_branch
@@ -76,7 +79,10 @@ class Call:
         )
 
     def execute(self) -> None:
-        """Run the body to its end in this thread. What it raises also stops what it started."""
+        """Run the body to its end while this thread waits. What it raises also stops what it started."""
+        if self.program.is_async:
+            run_to_end(self.execute_async, f"lmnb-{self.program.name}")
+            return
         try:
             with self.branch.run.active(self.branch):
                 self.state.ret_value = self.program.call_body(self.state, self.args, self.kwargs)
@@ -86,12 +92,26 @@ class Call:
         finally:
             self.state.stream.submit(Step(), optional=True, ending=True)
 
+    async def execute_async(self) -> None:
+        """The same for a body that is a coroutine, on the loop that runs."""
+        try:
+            with self.branch.run.active(self.branch):
+                self.state.ret_value = await self.program.call_body(self.state, self.args, self.kwargs)
+        except BaseException as error:
+            self.state.stream.stop(body_failure(error), Step())
+            raise
+        finally:
+            self.state.stream.submit(Step(), optional=True, ending=True)
+
     def execute_quietly(self) -> None:
         """The same; what it raises is the state's error, and is not raised here."""
-        try:
+        with contextlib.suppress(Exception):  # kept as the state's failure
             self.execute()
-        except Exception:  # kept as the state's failure
-            return
+
+    async def execute_quietly_async(self) -> None:
+        """The same for a coroutine."""
+        with contextlib.suppress(Exception):
+            await self.execute_async()
 
     def start_thread(self, done: Callable[[], None]) -> None:
         """Run the body in a thread of its own, with this thread's context; then call `done`."""
@@ -101,13 +121,30 @@ class Call:
 
         def work() -> None:
             try:
-                context.run(self.execute_quietly)
+                with body.entered():
+                    self.execute_quietly()
             finally:
                 body.finish()
                 done()
 
-        body.thread = threading.Thread(target=work, name=f"lmnb-{self.program.name}", daemon=True)
+        body.thread = threading.Thread(target=context.run, args=(work,), name=f"lmnb-{self.program.name}", daemon=True)
         body.thread.start()
+
+    def start_task(self, done: Callable[[], None]) -> None:
+        """Run the body, a coroutine, in a task of its own on the loop that runs; then call `done`."""
+        body = self.body
+        assert body is not None
+
+        async def work() -> None:
+            try:
+                with body.entered():
+                    await self.execute_quietly_async()
+            finally:
+                body.finish()
+                done()
+
+        body.loop = asyncio.get_running_loop()
+        body.task = body.loop.create_task(work())
 
 
 def new_call_branch(home: Home, program: str, *, fork: int, index: int = 0, row: int | None = None) -> Branch:
@@ -122,6 +159,6 @@ def new_call_branch(home: Home, program: str, *, fork: int, index: int = 0, row:
 
 def body_failure(error: BaseException) -> Failure:
     """Why a stream stops whose body raised `error`."""
-    if isinstance(error, (CancelledError, KeyboardInterrupt)):
+    if isinstance(error, (CancelledError, KeyboardInterrupt, asyncio.CancelledError)):
         return Failure("the run was cancelled; what was generated before is kept in the state's text")
     return Failure(f"the program's body raised {type(error).__name__}: {error}", error)

@@ -78,6 +78,15 @@ class ProgramStateGroup:
             state.sync()
         self._bring_together(mode, approximate)
 
+    async def join_async(self, mode: str = GATHER, *, approximate: bool = False) -> None:
+        """`join` for a coroutine on any event loop, which goes on meanwhile."""
+        self._check_mode(mode, approximate)
+        if self._joined:
+            return
+        for state in self.states:
+            await state
+        self._bring_together(mode, approximate)
+
     def _check_mode(self, mode: str, approximate: bool) -> None:
         if mode not in (GATHER, CONCATENATE):
             raise ArgumentError(f"join's mode is {GATHER!r} or {CONCATENATE!r}, not {mode!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,24 +79,38 @@ class Program:
         A parameter of the program's own with one of these names gets the value itself.
         Raises what the body raises. Inside another program's body, or a cell's, it becomes a part of that run.
         """
-        own, options = self._split(kwargs, _RUN_NAMES, "run")
-        stream = bool(options.pop("stream", False))
-        settings = RunOptions(
-            backend=resolve_backend(options.pop("backend", None) or self.backend),
-            use_thread=bool(options.pop("use_thread", True)),
-            defaults=self.defaults.updated(options),
-            stream=stream,
-        )
-        arguments = self._arguments(args, own)
-        home = Home.find(self.name, settings.backend)
-        branch = new_call_branch(home, self.name, fork=home.run.next_fork()) if home.joined else home.branch
-        call = Call(self, *arguments, settings, branch)
-        if stream:
+        arguments, settings = self._prepare(args, kwargs, "run")
+        call, home = self._new_call(arguments, settings)
+        if settings.stream:
             call.start_thread(home.leave)
             return call.state
         try:
             call.execute()
         except BaseException as error:
+            home.leave(error)
+            raise
+        home.leave()
+        return call.state
+
+    async def arun(self, *args: Any, **kwargs: Any) -> ProgramState:
+        """`run` for a coroutine on any event loop, which goes on meanwhile. The state that comes back is finished.
+
+        A program that is an `async def` runs as a part of the awaiting task; a plain one in a thread. With
+        `stream=True` the state comes back at once, to read `text_async_iter`. Cancelling the task cancels the run.
+        """
+        arguments, settings = self._prepare(args, kwargs, "arun")
+        call, home = self._new_call(arguments, settings)
+        if settings.stream:
+            if self.is_async:
+                call.start_task(home.leave)
+            else:
+                call.start_thread(home.leave)
+            return call.state
+        try:
+            await (call.execute_async() if self.is_async else asyncio.to_thread(call.execute))
+            await call.state.settled()
+        except BaseException as error:
+            call.branch.cancel.cancel()
             home.leave(error)
             raise
         home.leave()
@@ -125,10 +140,34 @@ class Program:
         states = run_rows(self, rows, settings, num_threads, progress_bar, ahead=200 if generator_style else None)
         return states if generator_style else list(states)
 
+    @property
+    def is_async(self) -> bool:
+        """Whether the program is an `async def`."""
+        return inspect.iscoroutinefunction(self.func)
+
     def call_body(self, state: ProgramState, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The Python function itself, on `state`."""
+        """The Python function itself, on `state`: what it returns, or its coroutine."""
         before = () if self._owner is None else (self._owner,)
         return self.func(*before, state, *args, **kwargs)
+
+    def _prepare(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], caller: str
+    ) -> tuple[tuple[tuple[Any, ...], dict[str, Any]], RunOptions]:
+        """The checked arguments of a call, and how it is to run."""
+        own, options = self._split(kwargs, _RUN_NAMES, caller)
+        stream = bool(options.pop("stream", False))
+        settings = RunOptions(
+            backend=resolve_backend(options.pop("backend", None) or self.backend),
+            use_thread=bool(options.pop("use_thread", True)),
+            defaults=self.defaults.updated(options),
+            stream=stream,
+        )
+        return self._arguments(args, own), settings
+
+    def _new_call(self, arguments: tuple[tuple[Any, ...], dict[str, Any]], settings: RunOptions) -> tuple[Call, Home]:
+        home = Home.find(self.name, settings.backend)
+        branch = new_call_branch(home, self.name, fork=home.run.next_fork()) if home.joined else home.branch
+        return Call(self, *arguments, settings, branch), home
 
     def _changed(self, **changes: Any) -> Program:
         return Program(
@@ -256,8 +295,8 @@ def open_state(
 
 def _parameter_names(func: Callable[..., Any]) -> list[str]:
     """The program's own parameters, which come after `s`."""
-    if inspect.iscoroutinefunction(func) or inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
-        raise ProgramError(f"{getattr(func, '__name__', func)!s} must be a plain function: no async def, no yield")
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        raise ProgramError(f"{getattr(func, '__name__', func)!s} must be a plain function or an async def: no yield")
     parameters = list(inspect.signature(func).parameters.values())
     names = [parameter.name for parameter in parameters]
     if STATE not in names[:2]:

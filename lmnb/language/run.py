@@ -5,6 +5,7 @@ Knows nothing of what the branches do; events are published on the background lo
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import secrets
@@ -259,7 +260,8 @@ class Run:
         if self.error is None and self.root.status == "failed":
             self.error = self.root.error
         status: Status = "done"
-        if isinstance(self.error, (CancelledError, KeyboardInterrupt)) or (self.error is None and self.cancelled):
+        stopped = isinstance(self.error, (CancelledError, KeyboardInterrupt, asyncio.CancelledError))
+        if stopped or (self.error is None and self.cancelled):
             status, self.error = "cancelled", None
         elif self.error is not None:
             status = "failed"

@@ -6,7 +6,7 @@ Appending never waits; reading waits for just what is read, and raises what went
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -140,6 +140,34 @@ class ProgramState:
         """
         return self._finished(name).value
 
+    async def get(self, name: str) -> Any:
+        """`get_var` for a coroutine on any event loop, which goes on meanwhile."""
+        body = self._body
+        if body is not None and body.elsewhere:
+            await self.stream.signal.wait_async(lambda: name in self._variables or body.done)
+        variable = self._declared(name)
+        await variable.signal.wait_async(lambda: variable.done)
+        return _with_value(variable).value
+
+    async def settled(self) -> None:
+        """Wait, in a coroutine, until everything appended so far was done or skipped. Does not raise for failures."""
+        body = self._body
+        if body is not None and body.elsewhere:
+            await self.stream.signal.wait_async(lambda: body.done)
+        target = self.stream.num_submitted
+        await self.stream.signal.wait_async(lambda: self.stream.num_done >= target)
+
+    def __await__(self) -> Generator[Any, None, ProgramState]:
+        """`await s`: `sync` for a coroutine. What is appended so far is done then, so `text()` need not wait."""
+
+        async def all_done() -> ProgramState:
+            await self.settled()
+            if self.stream.failure is not None:
+                raise self.stream.failure.error()
+            return self
+
+        return all_done().__await__()
+
     def get_meta_info(self, name: str) -> dict[str, Any] | None:
         """How the variable was generated: tokens, finish reason, seconds, log-probabilities. None if it was not."""
         variable = self._variables.get(name)
@@ -199,6 +227,10 @@ class ProgramState:
                 yield piece if return_meta_data else piece[0]
             if over:
                 return
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        """`async for piece in s`: the text as it comes."""
+        return self.text_async_iter()
 
     def __repr__(self) -> str:
         text = self.text_so_far
@@ -295,14 +327,16 @@ class ProgramState:
         body = self._body
         if body is not None and body.elsewhere:
             self._wait(self.stream.signal, lambda: name in self._variables or body.done)
+        variable = self._declared(name)
+        self._wait(variable.signal, lambda: variable.done)
+        return _with_value(variable)
+
+    def _declared(self, name: str) -> Variable:
         variable = self._variables.get(name)
         if variable is None:
             raise unknown_variable(name, self._variables)
-        if variable.scope_thread == threading.get_ident():
+        if variable.scope_thread == threading.get_ident() and not variable.done:
             raise ProgramError(f"var_scope({name!r}) is still open here; read the variable after the with block")
-        self._wait(variable.signal, lambda: variable.done)
-        if variable.failure is not None:
-            raise variable.failure.error(f"variable {name!r} has no value")
         return variable
 
     def _reader(self, var_name: str | None) -> Reader:
@@ -325,6 +359,11 @@ class ProgramState:
             raise failure.error()
 
     def _wait(self, signal: Signal, ready: Callable[[], bool]) -> None:
+        if self._body is not None and self._body.needs_this_thread and self._body.elsewhere and not ready():
+            raise ProgramError(
+                "the program's body runs on this thread's event loop, so waiting here would stop it: "
+                "use `await state.get('x')`, `await state` or `async for`"
+            )
         try:
             signal.wait(ready)
         except KeyboardInterrupt:
@@ -353,6 +392,12 @@ class RoleScope:
 
     def __repr__(self) -> str:
         return f"s.{self._role}()  # use it as `with s.{self._role}():`, or give it the turn's text"
+
+
+def _with_value(variable: Variable) -> Variable:
+    if variable.failure is not None:
+        raise variable.failure.error(f"variable {variable.name!r} has no value")
+    return variable
 
 
 def unknown_variable(name: object, known: dict[str, Variable]) -> UnknownVariableError:

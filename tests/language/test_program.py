@@ -43,13 +43,14 @@ def test_the_state_must_be_named_s() -> None:
         with pytest.raises(ProgramError, match="`s`"):
             sgl.function(wrong)
 
-    async def coroutine(s: State) -> None: ...
+    async def coroutine(s: State) -> Any:
+        yield s
 
     def generator(s: State) -> Any:
         yield s
 
     for wrong_kind in (coroutine, generator):
-        with pytest.raises(ProgramError, match="plain function"):
+        with pytest.raises(ProgramError, match="no yield"):
             sgl.function(wrong_kind)
 
 
