@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lmnb.kernels.dispatch import uses_triton
+
 # Below 64x64 the layout cannot pay for itself, and tiny test models stay on the plain path's exact numbers.
 _MIN_PACKED_ELEMENTS = 64 * 64
 
@@ -44,6 +46,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if weight.is_mkldnn:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight, bias, "none", [], "")
         return out
+    if x.shape[0] == 1 and uses_triton(x):
+        from lmnb.kernels.matvec_triton import matvec
+
+        return matvec(x, weight, bias)
     return linear_reference(x, weight, bias)
 
 

@@ -10,13 +10,24 @@ import torch
 from torch import Tensor
 
 from lmnb.kernels.attention_plan import AttentionGroup, AttentionPlan
+from lmnb.kernels.device_plan import NARROW_ROWS, WIDE_ROWS, DevicePlan
 
 
-def paged_attention(queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
+def paged_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    plan: AttentionPlan | DevicePlan,
+    scale: float,
+    window: int | None = None,
+) -> Tensor:
     """Attention of `queries` [T, Hq, D] over the pool `keys`, `values` [num_slots, Hkv, D]: [T, Hq * D].
 
-    The new tokens' own keys and values must already be in the pool. Hq is a multiple of Hkv.
+    The new tokens' own keys and values must already be in the pool. Hq is a multiple of Hkv. With a `window`, a
+    token sees itself and the `window - 1` tokens before it (an `AttentionPlan` was made for that very window).
     """
+    if isinstance(plan, DevicePlan):
+        return _attend_on_device(queries, keys, values, plan, scale, window)
     if len(plan.groups) == 1 and isinstance(plan.groups[0].tokens, slice):  # all tokens, in order
         out, lse = _attend_group(queries, keys, values, plan.groups[0], scale)
     else:
@@ -35,6 +46,22 @@ def paged_attention(queries: Tensor, keys: Tensor, values: Tensor, plan: Attenti
     if plan.shared_slots is not None:
         _merge_shared(out, lse, queries, keys, values, plan, scale)
     return out.reshape(plan.num_tokens, -1)
+
+
+def _attend_on_device(
+    queries: Tensor, keys: Tensor, values: Tensor, plan: DevicePlan, scale: float, window: int | None
+) -> Tensor:
+    from lmnb.kernels.decode_attention_triton import decode_attention
+    from lmnb.kernels.extend_attention_triton import extend_attention
+
+    out = torch.empty(len(queries), queries.shape[1] * queries.shape[2], dtype=queries.dtype, device=queries.device)
+    table = plan.slot_table
+    if plan.decode is not None:
+        decode_attention(queries, keys, values, table, plan.decode, scale, out, window=window)
+    for tiles, rows in ((plan.narrow_tiles, NARROW_ROWS), (plan.wide_tiles, WIDE_ROWS)):
+        if tiles is not None:
+            extend_attention(queries, keys, values, table, tiles, scale, out, rows_per_tile=rows, window=window)
+    return out
 
 
 def _attend_group(

@@ -8,12 +8,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lmnb.kernels.dispatch import uses_triton
+
 
 def rotary_angles(positions: Tensor, inv_freq: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosine and sine tables [T, 1, D] of `positions` [T] and `inv_freq` [D / 2], ready for `rotary_store`.
 
     The sine's first half is negated, so that a rotation is `x * cos + roll(x, D / 2) * sin`.
     """
+    if uses_triton(positions):
+        from lmnb.kernels.rotary_store_triton import rotary_angles_triton
+
+        return rotary_angles_triton(positions, inv_freq, dtype)
     angles = positions.to(torch.float32)[:, None] * inv_freq  # float32: bfloat16 positions would be wrong past 256
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((cos, cos), -1)[:, None].to(dtype), torch.cat((-sin, sin), -1)[:, None].to(dtype)
@@ -29,7 +35,13 @@ def rotary_store(
     out_slots: Tensor,
 ) -> Tensor:
     """Rotate `heads` [T, Hq + Hkv, D] (queries, then keys), write the keys and `new_values` [T, Hkv, D] to
-    `out_slots` [T] of `keys` and `values` [num_slots, Hkv, D], and return the rotated queries [T, Hq, D]."""
+    `out_slots` [T] of `keys` and `values` [num_slots, Hkv, D], and return the rotated queries [T, Hq, D].
+
+    On a GPU the queries are rotated in place."""
+    if uses_triton(heads):
+        from lmnb.kernels.rotary_store_triton import rotary_store_triton
+
+        return rotary_store_triton(heads, new_values, cos, sin, keys, values, out_slots)
     return rotary_store_reference(heads, new_values, cos, sin, keys, values, out_slots)
 
 
