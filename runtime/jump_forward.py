@@ -94,7 +94,7 @@ class JumpForward:
     def prepare(self) -> None:
         """Build what jumping needs, if that has not been done."""
         with self._lock:
-            if self._enabled and self._retokenizer is None:
+            if self._retokenizer is None:
                 self._retokenizer = Retokenizer(self._tokenizer)
 
     def jump(self, sequence: EngineSequence, scheduler: Scheduler) -> TokenEvent | None:
