@@ -27,11 +27,13 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from lmnb.language import (
+        BatchStopped,
         ChoicesDecision,
         ChoicesSamplingMethod,
         Program,
         ProgramState,
         ProgramStateGroup,
+        Results,
         Run,
         SglFunction,
         assistant,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
         greedy_token_selection,
         image,
         on_run,
+        partial_results,
         select,
         set_default_backend,
         system,
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArgumentError",
+    "BatchStopped",
     "CancelledError",
     "ChoicesDecision",
     "ChoicesSamplingMethod",
@@ -81,6 +85,7 @@ __all__ = [
     "ProgramState",
     "ProgramStateGroup",
     "RequestTooLongError",
+    "Results",
     "Run",
     "Runtime",
     "SglFunction",
@@ -103,6 +108,7 @@ __all__ = [
     "image",
     "load_ipython_extension",
     "on_run",
+    "partial_results",
     "register_chat_template",
     "select",
     "set_default_backend",

@@ -38,12 +38,14 @@ from lmnb.language.primitives import (
 )
 from lmnb.language.program import Program, function, open_state
 from lmnb.language.reasoning import ReasoningFormat, register_reasoning_format
+from lmnb.language.results import BatchStopped, Results, partial_results
 from lmnb.language.run import Run, current_run, on_run
 from lmnb.language.state import ProgramState
 
 SglFunction = Program  # SGLang's name for it
 
 __all__ = [
+    "BatchStopped",
     "ChoicesDecision",
     "ChoicesSamplingMethod",
     "Defaults",
@@ -51,6 +53,7 @@ __all__ = [
     "ProgramState",
     "ProgramStateGroup",
     "ReasoningFormat",
+    "Results",
     "Run",
     "SglFunction",
     "assistant",
@@ -68,6 +71,7 @@ __all__ = [
     "image",
     "on_run",
     "open_state",
+    "partial_results",
     "register_reasoning_format",
     "resolve_backend",
     "select",

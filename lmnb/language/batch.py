@@ -1,4 +1,4 @@
-"""`run_batch`: a program on many rows, a bounded number at a time, each row's failure kept in its own state."""
+"""A program on many rows, a bounded number at a time, each row's failure kept in its own state."""
 
 from __future__ import annotations
 
@@ -9,72 +9,92 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lmnb.errors import ArgumentError
 from lmnb.language.call import Call, Home, RunOptions, new_call_branch
 from lmnb.language.coroutines import LoopThread
+from lmnb.language.precache import precache
+from lmnb.language.row_usage import RowUsage
 
 if TYPE_CHECKING:
     from lmnb.language.program import Program
     from lmnb.language.state import ProgramState
 
-Row = tuple[tuple[Any, ...], dict[str, Any]]
-
 _POLL_SECONDS = 0.1
 
 
-def run_rows(
-    program: Program,
-    rows: Sequence[Row],
-    options: RunOptions,
-    num_threads: int | str,
-    progress_bar: bool,
-    ahead: int | None,
-) -> Iterator[ProgramState]:
-    """Yield the finished state of each row, in order; with `ahead`, only so many rows are begun before they are read.
+class Row(NamedTuple):
+    """One row: its number, and the program's arguments."""
 
-    Left early (an interrupt, an error, a reader that stops), it cancels the rows that are not finished.
-    """
-    workers = _num_workers(num_threads, len(rows))
-    home = Home.find(program.name, options.backend)
-    fork = home.run.next_fork()
-    calls: list[Call] = []
-    waiting: deque[Future[ProgramState]] = deque()
-    pool = _Workers(program, workers)
-    failure: BaseException | None = None
-    bar_lock = threading.Lock()
+    number: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
-    def count(bar: _Bar) -> None:
-        with bar_lock:
+
+class Batch:
+    """One execution of a program on rows, as branches of one run."""
+
+    def __init__(
+        self,
+        program: Program,
+        rows: Sequence[Row],
+        options: RunOptions,
+        *,
+        num_threads: int | str = "auto",
+        progress_bar: bool = False,
+        ahead: int | None = None,
+    ) -> None:
+        self.calls: dict[int, Call] = {}  # by the row's number, as they are begun
+        self.usage = RowUsage()
+        self._program = program
+        self._rows = rows
+        self._options = options
+        self._progress_bar = progress_bar
+        self._ahead = ahead
+        self._num_workers = _num_workers(num_threads, len(rows))
+        self._bar_lock = threading.Lock()
+
+    def states(self) -> Iterator[ProgramState]:
+        """Yield the finished state of each row, in order; with `ahead`, only so many rows are begun before they are
+        read. Left early (an interrupt, an error, a reader that stops), it cancels the rows that are not finished."""
+        program = self._program
+        home = Home.find(program.name, self._options.backend)
+        fork = home.run.next_fork()
+        forget = self.usage.follow(home.run, home.branch.id, fork)
+        workers = _Workers(program, self._num_workers)
+        waiting: deque[Future[ProgramState]] = deque()
+        rows = deque(self._rows)
+        failure: BaseException | None = None
+        try:
+            with _progress(len(rows), program.name, self._progress_bar) as bar:
+                precache(program, self._rows, self._options.backend, home.branch)
+                while rows or waiting:
+                    while rows and (self._ahead is None or len(waiting) < self._ahead):
+                        waiting.append(workers.submit(self._begin(home, fork, rows.popleft())))
+                        waiting[-1].add_done_callback(lambda _: self._count(bar))
+                    yield _wait(waiting.popleft())
+        except BaseException as error:
+            failure = error
+            for call in self.calls.values():
+                call.branch.cancel.cancel()
+            raise
+        finally:
+            workers.stop()
+            home.leave(None if isinstance(failure, GeneratorExit) else failure)
+            forget()
+
+    def _begin(self, home: Home, fork: int, row: Row) -> Call:
+        branch = new_call_branch(home, self._program.name, fork=fork, index=row.number, row=row.number)
+        call = Call(self._program, row.args, row.kwargs, self._options, branch)
+        self.calls[row.number] = call
+        return call
+
+    def _count(self, bar: _Bar) -> None:
+        failed = sum(call.finished and call.state.stream.failure is not None for call in list(self.calls.values()))
+        with self._bar_lock:
+            bar.set_postfix_str(f"{self.usage.hit_rate:.0%} reused" + (f", {failed} failed" if failed else ""), False)
             bar.update(1)
-
-    try:
-        with _progress(len(rows), program.name, progress_bar) as bar:
-
-            def begin(index: int) -> None:
-                args, kwargs = rows[index]
-                branch = new_call_branch(home, program.name, fork=fork, index=index, row=index)
-                call = Call(program, args, kwargs, options, branch)
-                calls.append(call)
-                future = pool.submit(call)
-                future.add_done_callback(lambda _: count(bar))
-                waiting.append(future)
-
-            begun = 0
-            while begun < len(rows) or waiting:
-                while begun < len(rows) and (ahead is None or len(waiting) < ahead):
-                    begin(begun)
-                    begun += 1
-                yield _wait(waiting.popleft())
-    except BaseException as error:
-        failure = error
-        for call in calls:
-            call.branch.cancel.cancel()
-        raise
-    finally:
-        pool.stop()
-        home.leave(None if isinstance(failure, GeneratorExit) else failure)
 
 
 class _Workers:
@@ -91,11 +111,13 @@ class _Workers:
         def work() -> ProgramState:
             call.execute_quietly()
             call.state.wait_drained()
+            call.finished = True
             return call.state
 
         async def coroutine() -> ProgramState:
             await call.execute_quietly_async()
             await call.state.settled()
+            call.finished = True
             return call.state
 
         if self._threads is not None:
@@ -125,15 +147,17 @@ def _num_workers(num_threads: int | str, num_rows: int) -> int:
         wanted = num_threads
     else:
         raise ArgumentError(f"num_threads must be 'auto' or a whole number of at least 1, not {num_threads!r}")
-    return min(wanted, num_rows)
+    return max(1, min(wanted, num_rows))
 
 
 class _Bar(Protocol):
     def update(self, n: int) -> Any: ...
 
+    def set_postfix_str(self, s: str, refresh: bool) -> Any: ...
+
 
 def _progress(total: int, name: str, shown: bool) -> AbstractContextManager[_Bar]:
     from tqdm import tqdm  # the plain one: text works in every front end
 
-    bar: AbstractContextManager[_Bar] = tqdm(total=total, desc=name, disable=not shown)
+    bar: AbstractContextManager[_Bar] = tqdm(total=total, desc=name, disable=not shown, unit="row")
     return bar

@@ -72,6 +72,7 @@ class Call:
         self.args = args
         self.kwargs = kwargs
         self.branch = branch
+        self.finished = False  # the body has ended, and all that it started
         body = Body() if options.stream else None
         self.body = body
         self.state = ProgramState(

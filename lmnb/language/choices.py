@@ -171,6 +171,27 @@ class UnconditionalLikelihoodNormalized(ChoicesSamplingMethod):
         return [float(gain) for gain in decision.meta_info["normalized_unconditional_prompt_logprobs"]]
 
 
+class ChosenByModel(TokenLengthNormalized):
+    """Where a backend can only let the model choose: the choice whose tokens it went along with furthest.
+
+    Programs do not name it; it stands in for their method, and the decision's meta data says so.
+    """
+
+    @property
+    def name(self) -> str:
+        """What views call it."""
+        return "chosen_by_model"
+
+    def decide(self, choices: list[str], num_chosen: list[int]) -> ChoicesDecision:
+        """Decide by the counts, one a choice."""
+        best = max(range(len(choices)), key=num_chosen.__getitem__)
+        return ChoicesDecision(choices[best], {"scores": num_chosen, "choices_method": self.name})
+
+    def scores(self, decision: ChoicesDecision) -> list[float]:
+        """The counts."""
+        return [float(count) for count in decision.meta_info["scores"]]
+
+
 def mean_logprob(triples: Sequence[Triple]) -> float:
     """Mean of the log-probabilities there are; 0 where there is none to average."""
     return _mean([triple[0] for triple in triples if triple[0] is not None])
@@ -209,4 +230,5 @@ def _greedy_path(matrix: list[list[float]]) -> tuple[int, list[int]]:
 
 token_length_normalized = TokenLengthNormalized()
 greedy_token_selection = GreedyTokenSelection()
+chosen_by_model = ChosenByModel()
 unconditional_likelihood_normalized = UnconditionalLikelihoodNormalized()

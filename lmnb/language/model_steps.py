@@ -13,7 +13,7 @@ from typing import Any
 
 from lmnb.backends.base import Backend, Delta, Generation, Scores
 from lmnb.errors import ArgumentError
-from lmnb.language.choices import ChoicesDecision, mean_logprob
+from lmnb.language.choices import ChoicesDecision, ChoicesSamplingMethod, chosen_by_model, mean_logprob
 from lmnb.language.defaults import Defaults
 from lmnb.language.events import ChoiceMade, GenFinished, GenStarted
 from lmnb.language.expressions import Gen, Select
@@ -135,11 +135,10 @@ class SelectStep(Step):
         started = time.monotonic()
         try:
             scores = await self._score(stream)
-            decision = self._decide(scores, stream.backend)
+            method, decision = self._decide(scores, stream.backend)
         except BaseException:
             _publish_end(stream, "cancelled" if branch.cancel.cancelled else "error", None, started, [])
             raise
-        method = self.node.method
         choices = list(self.node.choices)
         stream.publish(ChoiceMade(branch.id, decision.decision, choices, method.scores(decision), method.name))
         stream.append(decision.decision, tell=False)
@@ -159,8 +158,12 @@ class SelectStep(Step):
             cancel=stream.branch.cancel,
         )
 
-    def _decide(self, scores: Scores, backend: Backend) -> ChoicesDecision:
+    def _decide(self, scores: Scores, backend: Backend) -> tuple[ChoicesSamplingMethod, ChoicesDecision]:
+        """The decision, and the method that made it: the program's, unless the backend cannot score."""
         method = self.node.method
+        counts = [score.num_chosen for score in scores.choices if score.num_chosen is not None]
+        if len(counts) == len(scores.choices):
+            return chosen_by_model, chosen_by_model.decide(list(self.node.choices), counts)
         conditional = [triples(score.logprobs, backend) for score in scores.choices]
         decision = method(
             choices=list(self.node.choices),
@@ -175,7 +178,7 @@ class SelectStep(Step):
             raise ArgumentError(
                 f"{method.name} must return a ChoicesDecision with one of the choices, not {decision!r}"
             )
-        return decision
+        return method, decision
 
 
 def _sample_params(params: SamplingParams, index: int) -> SamplingParams:

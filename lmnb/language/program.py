@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from lmnb.backends.base import Backend
 from lmnb.errors import GenerationError, ProgramError
-from lmnb.language.batch import run_rows
+from lmnb.language.batch import Batch, Row
 from lmnb.language.call import Call, Home, RunOptions, new_call_branch
 from lmnb.language.default_backend import resolve_backend
 from lmnb.language.defaults import DEFAULT_NAMES, Defaults
 from lmnb.language.loop import background
+from lmnb.language.mapping import map_rows
 from lmnb.language.run import Run
 from lmnb.language.state import ProgramState
 from lmnb.language.stream import Stream
 
 STATE = "s"
 _RUN_NAMES = DEFAULT_NAMES | {"stream", "backend", "use_thread"}
-_BATCH_NAMES = DEFAULT_NAMES | {"backend", "num_threads", "progress_bar", "generator_style"}
+_MAP_NAMES = DEFAULT_NAMES | {"backend", "num_threads", "progress_bar"}
+_BATCH_NAMES = _MAP_NAMES | {"generator_style"}
 
 
 class Program:
@@ -48,6 +50,11 @@ class Program:
         self._owner = owner  # the object whose method this is
         self.arg_names = _parameter_names(func)
         functools.update_wrapper(self, func)
+
+    @property
+    def owner(self) -> object | None:
+        """The object whose method this is, if it is one."""
+        return self._owner
 
     @property
     def name(self) -> str:
@@ -130,15 +137,40 @@ class Program:
         num_threads = options.pop("num_threads", "auto")
         progress_bar = bool(options.pop("progress_bar", False))
         generator_style = bool(options.pop("generator_style", False))
-        rows = self._rows(batch_kwargs)
+        rows = self.checked_rows(batch_kwargs)
         if not rows:
             return iter(()) if generator_style else []
         settings = RunOptions(
             backend=resolve_backend(options.pop("backend", None) or self.backend),
             defaults=self.defaults.updated(options),
         )
-        states = run_rows(self, rows, settings, num_threads, progress_bar, ahead=200 if generator_style else None)
-        return states if generator_style else list(states)
+        ahead = 200 if generator_style else None
+        batch = Batch(self, rows, settings, num_threads=num_threads, progress_bar=progress_bar, ahead=ahead)
+        return batch.states() if generator_style else list(batch.states())
+
+    def map(self, rows: Any, *, resume: Any = None, **kwargs: Any) -> Any:
+        """Run once for each row, and return the variables as a table.
+
+        `rows`: a pandas or polars frame, whose columns with the names of parameters are the arguments, or dicts, or
+        tuples. The result is a frame of the same kind (with the same index), for dicts and tuples `Results`: a list of
+        dicts, with `to_pandas()`. Its columns are the variables, `returned`, `error`, `prompt_tokens`,
+        `cached_tokens`, `completion_tokens`, `seconds`.
+
+        A row that fails has its `error` and the variables it has got to. An interrupt raises `BatchStopped`, with the
+        finished rows in `partial` (and in `lmnb.partial_results()`); `resume=` takes such a result, or any earlier
+        one of the same rows, and runs only the rows that have an `error` in it. What all rows begin with is computed
+        once, before them. `kwargs` takes the sampling defaults, `backend`, `num_threads="auto"`, and
+        `progress_bar=True`, which shows rows, time left and how much of the prompts was reused.
+        """
+        own, options = self._split(kwargs, _MAP_NAMES, "map", parameters=())
+        assert not own
+        num_threads = options.pop("num_threads", "auto")
+        progress_bar = bool(options.pop("progress_bar", True))
+        settings = RunOptions(
+            backend=resolve_backend(options.pop("backend", None) or self.backend),
+            defaults=self.defaults.updated(options),
+        )
+        return map_rows(self, rows, settings, num_threads, progress_bar, resume)
 
     @property
     def is_async(self) -> bool:
@@ -219,16 +251,16 @@ class Program:
             raise ProgramError(f"{what}the arguments do not fit {self!r}: {error}") from None
         return positional, merged
 
-    def _rows(self, batch: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Checked arguments of each row; the caller's dicts are copied."""
+    def checked_rows(self, batch: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[Row]:
+        """Rows with their arguments checked; the caller's dicts are copied."""
         if isinstance(batch, (str, bytes, Mapping)):
-            raise ProgramError("run_batch needs a list of rows, each a dict of arguments or a tuple of them")
+            raise ProgramError("a batch is a list of rows, each a dict of arguments or a tuple of them")
         rows = []
         for index, row in enumerate(batch):
             if isinstance(row, Mapping):
-                rows.append(self._arguments((), row, f"row {index}: "))
+                rows.append(Row(index, *self._arguments((), row, f"row {index}: ")))
             elif isinstance(row, (list, tuple)):
-                rows.append(self._arguments(row, {}, f"row {index}: "))
+                rows.append(Row(index, *self._arguments(row, {}, f"row {index}: ")))
             else:
                 raise ProgramError(f"row {index} must be a dict of arguments or a tuple of them, not {row!r}")
         return rows
