@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lmnb.backends.local import Runtime
+    from lmnb.backends.remote.anthropic_backend import Anthropic
+    from lmnb.backends.remote.endpoint import RuntimeEndpoint
+    from lmnb.backends.remote.litellm_backend import LiteLLM
+    from lmnb.backends.remote.openai_backend import OpenAI
     from lmnb.backends.templates import get_chat_template, register_chat_template
     from lmnb.errors import (
         ArgumentError,
@@ -18,9 +22,11 @@ if TYPE_CHECKING:
         GenerationError,
         GrammarError,
         LmnbError,
+        MissingPackageError,
         ModelNotFoundError,
         NoBackendError,
         ProgramError,
+        RemoteError,
         RequestTooLongError,
         TemplateError,
         UnknownVariableError,
@@ -30,18 +36,18 @@ if TYPE_CHECKING:
         BatchStopped,
         ChoicesDecision,
         ChoicesSamplingMethod,
+        Defaults,
         Program,
         ProgramState,
         ProgramStateGroup,
+        ReasoningFormat,
         Results,
         Run,
         SglFunction,
         assistant,
-        Defaults,
         assistant_begin,
         assistant_end,
         flush_cache,
-        ReasoningFormat,
         function,
         gen,
         gen_int,
@@ -51,43 +57,52 @@ if TYPE_CHECKING:
         image,
         on_run,
         partial_results,
+        register_reasoning_format,
         select,
+        separate_reasoning,
         set_default_backend,
         system,
         system_begin,
         system_end,
         token_length_normalized,
-        register_reasoning_format,
         unconditional_likelihood_normalized,
-        separate_reasoning,
         user,
         user_begin,
         user_end,
     )
+    from lmnb.server import Server
 
     __version__: str
 
 __all__ = [
+    "Anthropic",
     "ArgumentError",
     "BatchStopped",
     "CancelledError",
     "ChoicesDecision",
     "ChoicesSamplingMethod",
+    "Defaults",
     "EngineClosedError",
     "GenerationError",
     "GrammarError",
+    "LiteLLM",
     "LmnbError",
+    "MissingPackageError",
     "ModelNotFoundError",
     "NoBackendError",
+    "OpenAI",
     "Program",
     "ProgramError",
-    "Defaults",
     "ProgramState",
     "ProgramStateGroup",
+    "ReasoningFormat",
+    "RemoteError",
     "RequestTooLongError",
     "Results",
     "Run",
     "Runtime",
+    "RuntimeEndpoint",
+    "Server",
     "SglFunction",
     "TemplateError",
     "UnknownVariableError",
@@ -96,7 +111,6 @@ __all__ = [
     "assistant",
     "assistant_begin",
     "assistant_end",
-    "ReasoningFormat",
     "flush_cache",
     "function",
     "gen",
@@ -110,7 +124,9 @@ __all__ = [
     "on_run",
     "partial_results",
     "register_chat_template",
+    "register_reasoning_format",
     "select",
+    "separate_reasoning",
     "set_default_backend",
     "system",
     "system_begin",
@@ -124,9 +140,12 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "register_reasoning_format",
+    "Anthropic": "lmnb.backends.remote.anthropic_backend",
+    "LiteLLM": "lmnb.backends.remote.litellm_backend",
+    "OpenAI": "lmnb.backends.remote.openai_backend",
     "Runtime": "lmnb.backends.local",
-    "separate_reasoning",
+    "RuntimeEndpoint": "lmnb.backends.remote.endpoint",
+    "Server": "lmnb.server",
     "get_chat_template": "lmnb.backends.templates",
     "register_chat_template": "lmnb.backends.templates",
 }
