@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -23,8 +24,11 @@ else:  # the same modules under their older names
     import sre_constants as codes
     import sre_parse as parser
 
+__all__ = ["Range", "RegexRewriter", "characters", "codes", "complement", "to_rust_regex", "union"]
+
 _LAST = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)  # not characters: UTF-8 has no form for them
+_POSIX = re.compile(r"\[[^\]]*(\[:\^?\w+:\])")
 _NEVER = r"[^\x{0}-\x{10FFFF}]"
 
 Range = tuple[int, int]
@@ -36,21 +40,42 @@ def to_rust_regex(pattern: str) -> str:
     GrammarError if Python cannot read the pattern, or if it needs what a token mask cannot follow: look-around,
     back-references, word boundaries, `^` or `$` elsewhere than at the ends, possessive or atomic groups.
     """
+    rewriter = RegexRewriter(pattern)
+    nodes, flags = rewriter.parse()
     try:
-        tree = parser.parse(pattern)
-        return _Rewriter(pattern).sequence(tree, tree.state.flags, True, True)
-    except re.error as e:
-        where = "" if e.pos is None else f" at position {e.pos}"
-        raise GrammarError(f"regex {_shown(pattern)} is invalid: {e.msg}{where}") from None
+        return rewriter.sequence(nodes, flags, True, True)
     except (OverflowError, RecursionError) as e:
         raise GrammarError(f"regex {_shown(pattern)} is too large: {e}") from None
 
 
-class _Rewriter:
+class RegexRewriter:
     """Walks Python's own parse tree. `first` and `last`: whether nothing but the text's end lies on that side."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
+
+    def parse(self) -> tuple[Sequence[Any], int]:
+        """The parse tree's nodes and the flags that hold for them. GrammarError if Python cannot read the pattern."""
+        posix = _POSIX.search(self._pattern)
+        if posix is not None:
+            raise GrammarError(
+                f"regex {_shown(self._pattern)}: Python has no POSIX classes such as {posix.group(1)} (position "
+                f"{posix.start(1)}); write the characters out, as in [a-zA-Z]"
+            )
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of sets that may mean something else one day
+                tree = parser.parse(self._pattern)
+        except re.error as e:
+            where = "" if e.pos is None else f" at position {e.pos}"
+            raise GrammarError(f"regex {_shown(self._pattern)} is invalid: {e.msg}{where}") from None
+        except (OverflowError, RecursionError) as e:
+            raise GrammarError(f"regex {_shown(self._pattern)} is too large: {e}") from None
+        return tree, tree.state.flags
+
+    def characters(self, op: Any, argument: Any, flags: int) -> tuple[Range, ...]:
+        """The code points that one character-matching node matches."""
+        return characters(op, argument, flags)
 
     def sequence(self, nodes: Iterable[Any], flags: int, first: bool, last: bool) -> str:
         items = list(nodes)
@@ -77,7 +102,7 @@ class _Rewriter:
             inner = self.sequence(body, flags, first and once, last and once)
             return f"(?:{inner})" + "{" + f"{low}," + ("" if high is codes.MAXREPEAT else f"{high}") + "}"
         if op in (codes.LITERAL, codes.NOT_LITERAL, codes.IN, codes.ANY):
-            return _class_text(_characters(op, argument, flags))
+            return _class_text(self.characters(op, argument, flags))
         raise self._refusal(op)
 
     def _anchor(self, where: Any, first: bool, last: bool) -> str:
@@ -115,16 +140,16 @@ class _Rewriter:
         return GrammarError(f"regex {_shown(self._pattern)}: {message}{where}; rewrite the pattern without it")
 
 
-def _characters(op: Any, argument: Any, flags: int) -> tuple[Range, ...]:
+def characters(op: Any, argument: Any, flags: int) -> tuple[Range, ...]:
     """The code points that one character-matching node matches."""
     if op is codes.ANY:
-        return _complement(()) if flags & re.DOTALL else _complement(((10, 10),))
+        return complement(()) if flags & re.DOTALL else complement(((10, 10),))
     if flags & re.IGNORECASE:
         return _scan(_source(op, argument), flags & (re.IGNORECASE | re.ASCII))
     if op is codes.LITERAL:
         return ((argument, argument),)
     if op is codes.NOT_LITERAL:
-        return _complement(((argument, argument),))
+        return complement(((argument, argument),))
     ranges: list[Range] = []
     negated = False
     for kind, value in argument:
@@ -136,8 +161,8 @@ def _characters(op: Any, argument: Any, flags: int) -> tuple[Range, ...]:
             ranges.append(value)
         else:
             ranges.extend(_scan(_CATEGORIES[str(value)], flags & re.ASCII))
-    union = _union(ranges)
-    return _complement(union) if negated else union
+    found = union(ranges)
+    return complement(found) if negated else found
 
 
 _CATEGORIES = {
@@ -177,7 +202,7 @@ def _source(op: Any, argument: Any) -> str:
 def _scan(source: str, flags: int) -> tuple[Range, ...]:
     """Ask Python itself which characters a one-character regex matches."""
     runs = re.finditer(f"(?:{source})+", _every_character(), flags)
-    return _union([r for run in runs for r in _split_at_gap(ord(run.group()[0]), ord(run.group()[-1]))])
+    return union([r for run in runs for r in _split_at_gap(ord(run.group()[0]), ord(run.group()[-1]))])
 
 
 @lru_cache(maxsize=1)
@@ -193,7 +218,8 @@ def _split_at_gap(low: int, high: int) -> list[Range]:
     return [(low, high)]
 
 
-def _union(ranges: Sequence[Range]) -> tuple[Range, ...]:
+def union(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    """The same code points, sorted and joined."""
     merged: list[Range] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -203,10 +229,11 @@ def _union(ranges: Sequence[Range]) -> tuple[Range, ...]:
     return tuple(merged)
 
 
-def _complement(ranges: Sequence[Range]) -> tuple[Range, ...]:
+def complement(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    """Every other code point, surrogates left out."""
     out: list[Range] = []
     start = 0
-    for low, high in _union([*ranges, _SURROGATES]):
+    for low, high in union([*ranges, _SURROGATES]):
         if start < low:
             out.append((start, low - 1))
         start = high + 1
@@ -218,7 +245,7 @@ def _complement(ranges: Sequence[Range]) -> tuple[Range, ...]:
 def _class_text(ranges: Sequence[Range]) -> str:
     """A character class in Rust's syntax; nothing in it but escapes, so no character needs care."""
     parts = []
-    for low, high in _complement(_complement(ranges)):  # without surrogates
+    for low, high in complement(complement(ranges)):  # without surrogates
         parts.append(_escaped(low) if low == high else f"{_escaped(low)}-{_escaped(high)}")
     if not parts:
         return _NEVER

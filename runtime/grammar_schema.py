@@ -13,6 +13,7 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from lmnb.errors import GrammarError
+from lmnb.runtime.json_patterns import FORMATS, pattern_to_rust
 
 Schema = dict[str, Any] | bool
 
@@ -25,6 +26,7 @@ _MAX_CHARACTERS = 1_000_000
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _ANNOTATIONS = {"$schema", "$id", "$comment", "title", "description", "default", "example", "examples"}
 _ANNOTATIONS |= {"deprecated", "readOnly", "writeOnly", "discriminator"}
+_OTHER_FORMATS = ("duration", "uri", "uuid")  # as the engine itself knows them
 _DEFINITIONS = ("$defs", "definitions")
 _MAPS = ("properties", "patternProperties", *_DEFINITIONS)
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -36,7 +38,7 @@ def _is_schema(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return _is_number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload]
 
 
 def _is_number(value: object) -> bool:
@@ -116,9 +118,11 @@ def plan_schema(source: str) -> SchemaPlan:
         if not any(_combines(node) for _, node in nodes):
             schema = _closed(schema)
             nodes = list(_walk(schema, "#"))
+        fits = len(nodes) <= _MAX_XGRAMMAR_NODES and all(_fits_xgrammar(node) for _, node in nodes)
+        if not fits:
+            schema = with_plain_patterns(schema)
     except RecursionError:
         raise GrammarError("the JSON schema is nested too deeply; flatten it with $defs") from None
-    fits = len(nodes) <= _MAX_XGRAMMAR_NODES and all(_fits_xgrammar(node) for _, node in nodes)
     return SchemaPlan(schema, "xgrammar" if fits else "llguidance")
 
 
@@ -179,6 +183,12 @@ def _check_node(root: dict[str, Any], path: str, node: dict[str, Any]) -> None:
         is_valid, wanted = _KEYWORDS[key]
         if not is_valid(value):
             raise GrammarError(f"JSON schema keyword {key!r} at {path} must be {wanted}, not {json.dumps(value)[:60]}")
+    if "format" in node and node["format"] not in FORMATS and node["format"] not in _OTHER_FORMATS:
+        known = ", ".join(sorted([*FORMATS, *_OTHER_FORMATS]))
+        raise GrammarError(
+            f"JSON schema keyword 'format' at {path} cannot be enforced: {node['format']!r} is none of {known}; "
+            "use a pattern"
+        )
     reference = node.get("$ref")
     if reference is not None and _resolve(root, reference) is None:
         raise GrammarError(f"JSON schema keyword '$ref' at {path} points to {reference!r}, which is not in this schema")
@@ -229,6 +239,49 @@ def _closed(schema: Any) -> Any:
     if "properties" in node and not says_more and set(node.get("required", ())) <= node["properties"].keys():
         node["additionalProperties"] = False
     return node
+
+
+def with_plain_patterns(schema: Any, path: str = "#") -> Any:
+    """A copy in which every `pattern`, `patternProperties` and most `format`s are regexes of the engine's dialect,
+    and counts are integers."""
+    if not isinstance(schema, dict):
+        return schema
+    node: dict[str, Any] = {
+        key: int(value) if _KEYWORDS.get(key) is _COUNT else value for key, value in schema.items()
+    }
+    for key in _SINGLES:
+        if key in node:
+            node[key] = with_plain_patterns(node[key], f"{path}/{key}")
+    for key in _MAPS:
+        if key in node:
+            node[key] = {
+                _plain_pattern(name, f"{path}/{key}") if key == "patternProperties" else name: with_plain_patterns(
+                    child, f"{path}/{key}/{_pointer(name)}"
+                )
+                for name, child in node[key].items()
+            }
+    for key in _LISTS:
+        if key in node:
+            node[key] = [with_plain_patterns(child, f"{path}/{key}/{i}") for i, child in enumerate(node[key])]
+    if "pattern" in node:
+        node["pattern"] = _plain_pattern(node["pattern"], path)
+    if node.get("format") in FORMATS:
+        pattern, limit = FORMATS[node.pop("format")]
+        if limit is not None:
+            node["maxLength"] = min(limit, node.get("maxLength", limit))
+        patterns = [{"pattern": f"^(?:{pattern})$"}]
+        if "pattern" in node:
+            node["allOf"] = [*node.get("allOf", ()), *patterns]
+        else:
+            node.update(patterns[0])
+    return node
+
+
+def _plain_pattern(pattern: str, path: str) -> str:
+    try:
+        return pattern_to_rust(pattern)
+    except GrammarError as error:
+        raise GrammarError(f"JSON schema at {path} cannot be enforced: {error}") from None
 
 
 def _fits_xgrammar(node: dict[str, Any]) -> bool:

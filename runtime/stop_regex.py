@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from lmnb.errors import ArgumentError, GrammarError
-from lmnb.runtime.grammar_regex import Range, _characters
+from lmnb.runtime.grammar_regex import Range, characters
 
 if sys.version_info >= (3, 11):
     from re import _constants as codes  # type: ignore[attr-defined]
@@ -158,7 +158,7 @@ class _Builder:
 
     def _node(self, op: Any, argument: Any, flags: int, after: int) -> int:
         if op in (codes.LITERAL, codes.NOT_LITERAL, codes.IN, codes.ANY):
-            return self._add(_State((after,), _characters(op, argument, flags)))
+            return self._add(_State((after,), characters(op, argument, flags)))
         if op is codes.AT:
             return self._add(_State((after,), None, _anchor(argument, flags)))
         if op is codes.SUBPATTERN:
