@@ -71,7 +71,7 @@ class NaiveCache(PrefixCache[NaiveNode]):
     def peek(self, tokens: Tokens) -> int:
         return len(self._find(tokens).path())
 
-    def acquire(self, tokens: Tokens, owner: object = None) -> Match[NaiveNode]:
+    def acquire(self, tokens: Tokens) -> Match[NaiveNode]:
         node = self._find(tokens)
         self._touch(node)
         self.lock(node)

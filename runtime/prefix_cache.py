@@ -40,7 +40,7 @@ class PrefixCache(ABC, Generic[NodeT]):
         """How many leading tokens are cached. Changes nothing."""
 
     @abstractmethod
-    def acquire(self, tokens: Tokens, owner: object = None) -> Match[NodeT]:
+    def acquire(self, tokens: Tokens) -> Match[NodeT]:
         """Find the longest cached prefix and lock it."""
 
     @abstractmethod

@@ -94,13 +94,16 @@ class RadixCache(PrefixCache[RadixNode]):
             node = child
         return length
 
-    def acquire(self, tokens: Tokens, owner: object = None) -> Match[RadixNode]:
+    def acquire(self, tokens: Tokens) -> Match[RadixNode]:
         node, slots = self._walk(tokens)
         self.lock(node)
-        if node is not self.root:
-            node.hits += 1
-            self._record("hit", node, num_tokens=node.end, owner=owner)
         return Match(node, np.concatenate(slots) if slots else _NO_SLOTS)
+
+    def record_hit(self, node: RadixNode, num_tokens: int, owner: object = None) -> None:
+        """Note that a request uses `num_tokens` tokens of the path to `node`, which it holds."""
+        if num_tokens > 0:
+            node.hits += 1
+            self._record("hit", node, num_tokens=num_tokens, owner=owner)
 
     def insert(
         self, tokens: Tokens, slots: Slots, *, start: int = 0, tail: RadixNode | None = None, owner: object = None

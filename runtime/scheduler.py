@@ -13,7 +13,7 @@ import numpy as np
 
 from lmnb.runtime.config import EngineLimits
 from lmnb.runtime.kv_pool import KVPool
-from lmnb.runtime.prefix_cache import common_prefix
+from lmnb.runtime.prefix_cache import Match, common_prefix
 from lmnb.runtime.radix_cache import RadixCache, RadixNode
 from lmnb.runtime.sequence import Sequence
 from lmnb.runtime.slot_table import SlotTable
@@ -95,13 +95,14 @@ class Scheduler:
         self._free_slots(sequence, max(length, sequence.num_shared))
         if length < sequence.num_shared:
             # The tree keeps what it has; the sequence holds on to less of it.
-            match = self.cache.acquire(sequence.tokens[:length], sequence.request.owner)
+            match = self.cache.acquire(sequence.tokens[:length])
             assert len(match.slots) == length, "a locked prefix is always in the tree"
             if sequence.node is not None:
                 self.cache.release(sequence.node)
             sequence.node, sequence.tail = match.node, None
             sequence.num_shared = sequence.num_slots = length
         sequence.num_computed = length
+        sequence.num_matched = min(sequence.num_matched, length)
         self.seconds += time.perf_counter() - began
 
     def shared_length(self, rows: list[Row]) -> int:
@@ -206,15 +207,11 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Lock its cached prefix and give it a row, if there is room for the rest of it."""
-        match = self.cache.acquire(sequence.tokens[: sequence.match_limit], sequence.request.owner)
-        num_cached = len(match.slots)
-        needed = sequence.num_tokens - num_cached
-        if self.running:
-            needed += _DECODE_RESERVE * (len(self.running) + 1)
-            needed += sum(other.prefill_end - other.num_slots for other in self.running if not other.is_decoding)
-        if self.pool.num_free + self.cache.num_evictable < needed:
-            self.cache.release(match.node)
+        match = self._match(sequence)
+        if match is None:
             return False
+        num_cached = min(len(match.slots), sequence.match_limit)
+        self.cache.record_hit(match.node, num_cached, sequence.request.owner)
         self._make_room(min(self.limits.prefill_chunk, sequence.num_tokens - num_cached))
         for other in self.waiting:
             if other.id < sequence.id:
@@ -222,14 +219,32 @@ class Scheduler:
         self.waiting.remove(sequence)
         self.running.append(sequence)
         sequence.row = self.table.take_row()
-        self.table.write(sequence.row, 0, match.slots)
+        self.table.write(sequence.row, 0, match.slots[:num_cached])
         sequence.node = match.node
+        sequence.num_matched = len(match.slots)
         sequence.num_shared = sequence.num_computed = sequence.num_slots = num_cached
         sequence.prefill_end = sequence.num_tokens
         if sequence.cached_tokens is None:
             sequence.cached_tokens = num_cached
             sequence.first_scheduled = time.perf_counter()
         return True
+
+    def _match(self, sequence: Sequence) -> Match[RadixNode] | None:
+        """Its longest cached prefix, locked, or None if there is no room for the rest.
+
+        The whole prompt is looked up, although its last token must be computed again: looking up less would cut
+        that token off into a node of its own. Where memory is short, no more is locked than will be used.
+        """
+        for length in (sequence.num_tokens, sequence.match_limit):
+            match = self.cache.acquire(sequence.tokens[:length])
+            needed = sequence.num_tokens - min(len(match.slots), sequence.match_limit)
+            if self.running:
+                needed += _DECODE_RESERVE * (len(self.running) + 1)
+                needed += sum(other.prefill_end - other.num_slots for other in self.running if not other.is_decoding)
+            if self.pool.num_free + self.cache.num_evictable >= needed:
+                return match
+            self.cache.release(match.node)
+        return None
 
     # -- memory --
 
@@ -255,8 +270,7 @@ class Scheduler:
         if keep and self.limits.prefix_cache:
             self._free_slots(sequence, sequence.num_computed)
             self._share(sequence)
-        else:
-            self._free_slots(sequence, sequence.num_shared)
+        self._free_slots(sequence, sequence.num_shared)
         if sequence.node is not None:
             self.cache.release(sequence.node)
         self.table.give_row(sequence.row)
@@ -278,6 +292,8 @@ class Scheduler:
         """
         if not self.limits.prefix_cache or sequence.num_computed <= sequence.num_shared:
             return
+        if sequence.num_computed < sequence.num_matched:
+            return  # the tree has all this and more: it will be taken from there in one go, and no node is cut
         slots = self.table.read(sequence.row, 0, sequence.num_computed)
         node, num_existing, existing_slots = self.cache.insert(
             sequence.tokens[: sequence.num_computed],

@@ -44,6 +44,7 @@ class Sequence:
         self.num_computed = 0
         self.num_shared = 0
         self.num_slots = 0
+        self.num_matched = 0  # how much was in the tree at admission: all of it is locked, not all of it used
         self.row = -1  # in the slot table, while admitted
         self.node: RadixNode | None = None  # ends the shared part; locked
         self.tail: RadixNode | None = None  # the leaf this sequence made

@@ -285,6 +285,33 @@ def test_cache_events_are_complete_and_in_order() -> None:
         assert len(heard) == count
 
 
+def test_asking_again_cuts_no_node() -> None:
+    with fake_engine(prefill_chunk=16) as engine:
+        engine.submit(prompt(STEM, 0)).result()
+        for _ in range(2):
+            engine.submit(prompt(STEM, 1)).result()
+            ids = tuple(TOKENIZER.encode(STEM))
+            scored = Request(input_ids=ids, sampling=SamplingParams(max_new_tokens=0), logprob_start=20)
+            assert engine.submit(scored).result().cached_tokens == 19
+        assert [node.token_ids for node in engine.snapshot().nodes] == [ids]
+
+
+def test_a_cached_prompt_that_fills_the_pool_can_be_asked_again() -> None:
+    with fake_engine(pool_tokens=64) as engine:
+        for _ in range(3):
+            assert len(engine.submit(prompt("x" * 64, 1)).result(timeout=10).token_ids) == 1
+
+
+def test_a_request_that_waits_for_room_is_one_hit() -> None:
+    with fake_engine(pool_tokens=200) as engine:
+        engine.submit(prompt(STEM, 0)).result()
+        start = len(engine.cache_events())
+        handles = [engine.submit(prompt(STEM + "x" * 50 + str(i), 20)) for i in range(3)]
+        for handle in handles:
+            handle.result()
+        assert len([event for event in engine.cache_events(start) if event.kind == "hit"]) == 3
+
+
 def test_owner_comes_back_on_events_and_nodes() -> None:
     with fake_engine() as engine:
         request = prompt("Hello", 2)
