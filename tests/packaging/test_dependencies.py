@@ -12,8 +12,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 FOLDERS = ("lmnb", "runtime", "kernels")
-# Comes with torch where there is a GPU, and is imported there only.
-OPTIONAL = {"triton"}
+# Comes with torch where there is a GPU; and what a user of one backend adds. Both are imported there only.
+OPTIONAL = {"triton", "litellm"}
 
 
 def third_party_imports(root: Path) -> dict[str, str]:
@@ -25,6 +25,9 @@ def third_party_imports(root: Path) -> dict[str, str]:
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
                 if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                     names = [node.module]
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "require":
+                    # Loaded when a backend is made; elsewhere the name of a function of other arguments.
+                    names = [str(arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant)]
                 for name in names:
                     found.setdefault(name.partition(".")[0], str(path.relative_to(root)))
     return {name: path for name, path in found.items() if name not in sys.stdlib_module_names | {"lmnb"}}
@@ -33,7 +36,7 @@ def third_party_imports(root: Path) -> dict[str, str]:
 def declared(pyproject: dict[str, Any]) -> set[str]:
     project = pyproject["project"]
     extras = project["optional-dependencies"]
-    requirements = [*project["dependencies"], *extras["engine"], *extras["notebook"]]
+    requirements = [*project["dependencies"], *extras["engine"], *extras["notebook"], *extras["api"]]
     return {canonicalize_name(Requirement(r).name) for r in requirements}
 
 

@@ -58,7 +58,7 @@ def stub_server(rule: Callable[[Asked], Answer]) -> Iterator[Stub]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            asked = Asked(self.command, self.path, dict(self.headers), body)
+            asked = Asked(self.command, self.path, {name.title(): value for name, value in self.headers.items()}, body)
             stub.asked.append(asked)
             self._send(stub.rule(asked))
 
