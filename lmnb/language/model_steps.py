@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from lmnb.backends.base import Backend, Delta, Generation, Scores
+from lmnb.backends.speculation import SpeculativeContext
 from lmnb.errors import ArgumentError
 from lmnb.language.choices import ChoicesDecision, ChoicesSamplingMethod, chosen_by_model, mean_logprob
 from lmnb.language.defaults import Defaults
@@ -20,7 +21,7 @@ from lmnb.language.expressions import Gen, Select
 from lmnb.language.loop import background
 from lmnb.language.meta import generation_meta, score_meta, triples
 from lmnb.language.output import Output, ReasoningOutput
-from lmnb.language.steps import Step, set_variable
+from lmnb.language.steps import Step, TextStep, set_variable
 from lmnb.language.stream import Stream
 from lmnb.language.variables import Variable
 from lmnb.runtime.request import SamplingParams
@@ -45,6 +46,7 @@ class GenStep(Step):
         self.params = params
         self.merged = merged
         self.line = line
+        self.following: tuple[str | SamplingParams, ...] = ()  # see `note_following`
 
     async def run(self, stream: Stream) -> None:
         """Generate; on a cancel, keep what there is and stop the stream."""
@@ -76,6 +78,9 @@ class GenStep(Step):
         if self.params.max_new_tokens == 0 and self.params.return_logprob:
             return [await self._look_ahead(stream, output)] * self.merged.n
         contexts = [output.context, *(output.context.fork() for _ in range(self.merged.n - 1))]
+        for context in contexts:
+            if isinstance(context, SpeculativeContext):
+                context.foresee(self.following)
 
         def on_delta(delta: Delta) -> None:
             if background.is_current():
@@ -179,6 +184,17 @@ class SelectStep(Step):
                 f"{method.name} must return a ChoicesDecision with one of the choices, not {decision!r}"
             )
         return method, decision
+
+
+def note_following(steps: Sequence[Step]) -> None:
+    """Tell each generation what the same append adds to its turn after it: texts, and generations' parameters."""
+    following: tuple[str | SamplingParams, ...] = ()
+    for step in reversed(steps):
+        if isinstance(step, GenStep):
+            step.following = following
+            following = (step.params, *following)
+        else:
+            following = (step.text, *following) if isinstance(step, TextStep) else ()
 
 
 def _sample_params(params: SamplingParams, index: int) -> SamplingParams:

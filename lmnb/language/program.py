@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from lmnb.backends.base import Backend
+from lmnb.backends.speculation import with_speculation
 from lmnb.errors import GenerationError, ProgramError
 from lmnb.language.batch import Batch, Row
 from lmnb.language.call import Call, Home, RunOptions, new_call_branch
@@ -141,7 +142,7 @@ class Program:
         if not rows:
             return iter(()) if generator_style else []
         settings = RunOptions(
-            backend=resolve_backend(options.pop("backend", None) or self.backend),
+            backend=self._chosen(options.pop("backend", None)),
             defaults=self.defaults.updated(options),
         )
         ahead = 200 if generator_style else None
@@ -167,7 +168,7 @@ class Program:
         num_threads = options.pop("num_threads", "auto")
         progress_bar = bool(options.pop("progress_bar", True))
         settings = RunOptions(
-            backend=resolve_backend(options.pop("backend", None) or self.backend),
+            backend=self._chosen(options.pop("backend", None)),
             defaults=self.defaults.updated(options),
         )
         return map_rows(self, rows, settings, num_threads, progress_bar, resume)
@@ -182,6 +183,10 @@ class Program:
         before = () if self._owner is None else (self._owner,)
         return self.func(*before, state, *args, **kwargs)
 
+    def _chosen(self, backend: Backend | None) -> Backend:
+        """The backend of a call, which speculates if this program wants that."""
+        return with_speculation(resolve_backend(backend or self.backend), self.num_api_spec_tokens)
+
     def _prepare(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], caller: str
     ) -> tuple[tuple[tuple[Any, ...], dict[str, Any]], RunOptions]:
@@ -189,7 +194,7 @@ class Program:
         own, options = self._split(kwargs, _RUN_NAMES, caller)
         stream = bool(options.pop("stream", False))
         settings = RunOptions(
-            backend=resolve_backend(options.pop("backend", None) or self.backend),
+            backend=self._chosen(options.pop("backend", None)),
             use_thread=bool(options.pop("use_thread", True)),
             defaults=self.defaults.updated(options),
             stream=stream,

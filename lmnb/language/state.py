@@ -15,6 +15,7 @@ from lmnb.errors import ArgumentError, LmnbError, ProgramError, UnknownVariableE
 from lmnb.language.body import Body
 from lmnb.language.defaults import Defaults
 from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Submitted, flatten
+from lmnb.language.model_steps import note_following
 from lmnb.language.primitives import role_turn
 from lmnb.language.reading import Reader
 from lmnb.language.run import Run
@@ -268,6 +269,7 @@ class ProgramState:
         fresh = self._without_submitted(nodes)
         role = check_roles(fresh, self._role)
         prepared = [prepare(node, line, self._defaults_for(node), self.stream.backend) for node in merge_text(fresh)]
+        note_following(prepared)
         for step in prepared:
             for variable in step.variables:
                 self._declare(variable)
