@@ -18,6 +18,7 @@ from lmnb.language.default_backend import (
     set_default_backend,
 )
 from lmnb.language.defaults import Defaults
+from lmnb.language.graph import Graph
 from lmnb.language.group import ProgramStateGroup
 from lmnb.language.primitives import (
     assistant,
@@ -49,6 +50,7 @@ __all__ = [
     "ChoicesDecision",
     "ChoicesSamplingMethod",
     "Defaults",
+    "Graph",
     "Program",
     "ProgramState",
     "ProgramStateGroup",

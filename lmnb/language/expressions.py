@@ -99,7 +99,7 @@ class Select(Expr):
     """One of `choices`, kept in the variable `name`."""
 
     name: str | None
-    choices: tuple[str, ...]
+    choices: Any  # a tuple of texts; while a program is traced, placeholders may stand in it, or for it
     method: ChoicesSamplingMethod
     reasoning: ReasoningFormat | None = None
 

@@ -49,15 +49,7 @@ class ProgramStateGroup:
 
     def __iadd__(self, other: str | Expr | Sequence[str | Expr] | Callable[[int], str | Expr]) -> ProgramStateGroup:
         """Add to every branch: the same text or expression, one item of a list each, or what `other(i)` returns."""
-        if callable(other):
-            items: list[Any] = [other(index) for index in range(len(self.states))]
-        elif isinstance(other, (list, tuple)):
-            items = list(other)
-            if len(items) != len(self.states):
-                raise ArgumentError(f"{len(items)} items cannot be added to {len(self.states)} branches, one to each")
-        else:
-            items = [other] * len(self.states)
-        for state, item in zip(self.states, items, strict=True):
+        for state, item in zip(self.states, items_for(other, len(self.states)), strict=True):
             state += item
         return self
 
@@ -139,3 +131,14 @@ class ProgramStateGroup:
     def _set_by(self, state: ProgramState) -> list[str]:
         """Names that the branch has set since the fork."""
         return [name for name, variable in state.variables.items() if self._inherited.get(name) is not variable]
+
+
+def items_for(other: Any, size: int) -> list[Any]:
+    """What each of `size` branches gets from `group += other`."""
+    if callable(other) and not isinstance(other, Expr):
+        return [other(index) for index in range(size)]
+    if isinstance(other, (list, tuple)):
+        if len(other) != size:
+            raise ArgumentError(f"{len(other)} items cannot be added to {size} branches, one to each")
+        return list(other)
+    return [other] * size

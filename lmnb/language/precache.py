@@ -33,6 +33,9 @@ def shared_prefix(program: Program, calls: Iterable[_Call]) -> list[Expr]:
     """What all these calls begin with, as far as the program's source says so; nothing of it is executed."""
     before = (None,) if program.owner is None else (program.owner, None)
     alike = parameters_alike(program.func, [((*before, *call.args), call.kwargs) for call in calls])
+    graph = getattr(program.func, "__lmnb_graph__", None)
+    if graph is not None:
+        return list(graph.prefix(**alike))
     return constant_prefix(inspect.unwrap(program.func), alike, program.owner)
 
 

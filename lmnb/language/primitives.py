@@ -13,6 +13,7 @@ from lmnb.errors import ArgumentError, GrammarError, ProgramError
 from lmnb.language.choices import ChoicesSamplingMethod, token_length_normalized
 from lmnb.language.defaults import stop_strings, token_ids
 from lmnb.language.expressions import Expr, ExprList, Gen, RoleBegin, RoleEnd, SamplingOptions, Select, flatten
+from lmnb.language.placeholders import Placeholder
 from lmnb.language.reasoning import get_reasoning_format
 from lmnb.runtime.request import Constraint
 
@@ -147,9 +148,7 @@ def select(
     """One of `choices`, the likeliest by `choices_method` (default `token_length_normalized`)."""
     if choices is None or isinstance(choices, str):
         raise ArgumentError("select needs choices=[...], a list of texts")
-    options = tuple(choices)
-    if not options or not all(isinstance(option, str) and option for option in options):
-        raise ArgumentError(f"choices must be one or more non-empty texts, not {list(options)!r}")
+    options = choices if isinstance(choices, Placeholder) else _checked_choices(choices)
     if temperature > 1e-5:
         raise ArgumentError(f"select always takes the likeliest choice; leave out temperature={temperature}")
     method = choices_method or token_length_normalized
@@ -232,6 +231,13 @@ def role_turn(role: str, expr: str | Expr | None) -> ExprList:
     """`expr` between a role's begin and end; an empty turn for None."""
     inner = () if expr is None else flatten(expr)
     return ExprList((RoleBegin(role), *inner, RoleEnd(role)))
+
+
+def _checked_choices(choices: Iterable[Any]) -> tuple[Any, ...]:
+    options = tuple(choices)
+    if not options or not all(isinstance(item, Placeholder) or (isinstance(item, str) and item) for item in options):
+        raise ArgumentError(f"choices must be one or more non-empty texts, not {list(options)!r}")
+    return options
 
 
 def _checked_name(name: str | None) -> str | None:

@@ -8,18 +8,22 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from lmnb.backends.base import Backend
+from lmnb.backends.base import Backend, CancelToken, Owner
 from lmnb.backends.speculation import with_speculation
 from lmnb.errors import GenerationError, ProgramError
 from lmnb.language.batch import Batch, Row
 from lmnb.language.call import Call, Home, RunOptions, new_call_branch
+from lmnb.language.constant_prefix import constant_prefix
 from lmnb.language.default_backend import resolve_backend
 from lmnb.language.defaults import DEFAULT_NAMES, Defaults
+from lmnb.language.graph import Graph
 from lmnb.language.loop import background
 from lmnb.language.mapping import map_rows
+from lmnb.language.precache import commit
 from lmnb.language.run import Run
 from lmnb.language.state import ProgramState
 from lmnb.language.stream import Stream
+from lmnb.language.tracing import current_tracer, trace
 
 STATE = "s"
 _RUN_NAMES = DEFAULT_NAMES | {"stream", "backend", "use_thread"}
@@ -87,6 +91,9 @@ class Program:
         A parameter of the program's own with one of these names gets the value itself.
         Raises what the body raises. Inside another program's body, or a cell's, it becomes a part of that run.
         """
+        tracer = current_tracer()
+        if tracer is not None:
+            return tracer.call(self, args, kwargs)  # type: ignore[return-value]  # it stands for a state
         arguments, settings = self._prepare(args, kwargs, "run")
         call, home = self._new_call(arguments, settings)
         if settings.stream:
@@ -106,6 +113,9 @@ class Program:
         A program that is an `async def` runs as a part of the awaiting task; a plain one in a thread. With
         `stream=True` the state comes back at once, to read `text_async_iter`. Cancelling the task cancels the run.
         """
+        tracer = current_tracer()
+        if tracer is not None:
+            return tracer.call(self, args, kwargs)  # type: ignore[return-value]  # it stands for a state
         arguments, settings = self._prepare(args, kwargs, "arun")
         call, home = self._new_call(arguments, settings)
         if settings.stream:
@@ -133,6 +143,7 @@ class Program:
         defaults, `backend`, `num_threads="auto"` (rows at work at one time), `progress_bar=False`, and
         `generator_style=False`: with it the states are yielded in order, at most 200 rows ahead of the reader.
         """
+        _refuse_in_a_trace("run_batch")
         own, options = self._split(kwargs, _BATCH_NAMES, "run_batch", parameters=())
         assert not own
         num_threads = options.pop("num_threads", "auto")
@@ -163,6 +174,7 @@ class Program:
         once, before them. `kwargs` takes the sampling defaults, `backend`, `num_threads="auto"`, and
         `progress_bar=True`, which shows rows, time left and how much of the prompts was reused.
         """
+        _refuse_in_a_trace("map")
         own, options = self._split(kwargs, _MAP_NAMES, "map", parameters=())
         assert not own
         num_threads = options.pop("num_threads", "auto")
@@ -177,6 +189,46 @@ class Program:
     def is_async(self) -> bool:
         """Whether the program is an `async def`."""
         return inspect.iscoroutinefunction(self.func)
+
+    def compile(self, *, backend: Backend | None = None, **known: Any) -> Graph:
+        """The program as a graph, which can be printed, drawn, saved as JSON, run, and asked for its prefix.
+
+        The body is executed once, with placeholders for the arguments that are neither bound nor in `known`. What
+        looks at a placeholder's value (an `if`, a loop, `len`, ...) raises ProgramError with its line. `backend` is
+        where the graph runs when a call does not say.
+        """
+        unknown = [name for name in known if name not in self.arg_names]
+        if unknown:
+            raise ProgramError(f"{self.name} has no parameter {unknown[0]!r}; it has: {', '.join(self.arg_names)}")
+        return trace(self, {**known, **self.bind_arguments}, backend)
+
+    def trace(self, *, backend: Backend | None = None, **kwargs: Any) -> Graph:
+        """`compile` under SGLang's name for it."""
+        return self.compile(backend=backend, **kwargs)
+
+    def cache(self, backend: Backend | None = None) -> str:
+        """Have the backend compute the constant text that each run begins with, so that later runs start from it.
+
+        It is read from the source, with the bound arguments; nothing of the body is executed. Returns that text, ""
+        if there is none.
+        """
+        graph = getattr(self.func, "__lmnb_graph__", None)
+        known = self.bind_arguments
+        prefix = graph.prefix(**known) if graph is not None else constant_prefix(self.func, known, self._owner)
+        chosen = resolve_backend(backend or self.backend)
+        return commit(prefix, chosen, Owner(run="cache", program=self.name), CancelToken())
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """The parameters behind the state."""
+        parameters = list(inspect.signature(self.func).parameters.values())
+        return parameters[[parameter.name for parameter in parameters].index(STATE) + 1 :]
+
+    def call_arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
+        """The checked arguments of a call, by position and by name, and its options."""
+        own, options = self._split(kwargs, _RUN_NAMES, "run")
+        return (*self._arguments(args, own), options)
 
     def call_body(self, state: ProgramState, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The Python function itself, on `state`: what it returns, or its coroutine."""
@@ -343,6 +395,11 @@ def _parameter_names(func: Callable[..., Any]) -> list[str]:
         )
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [parameter.name for parameter in parameters[names.index(STATE) + 1 :] if parameter.kind in plain]
+
+
+def _refuse_in_a_trace(what: str) -> None:
+    if current_tracer() is not None:
+        raise ProgramError(f"{what} inside a program cannot become a part of a graph; call the program for each row")
 
 
 def _takes_any_keyword(func: Callable[..., Any]) -> bool:

@@ -263,9 +263,8 @@ class ProgramState:
         """The role that text appended now would be in."""
         return self._role
 
-    def _append(self, nodes: Sequence[Expr]) -> None:
-        """All of `nodes`, or none if one of them is wrong."""
-        line = caller_line()
+    def append_at(self, nodes: Sequence[Expr], line: int | None) -> None:
+        """Add all of `nodes`, which stand at `line`, or none if one of them is wrong."""
         fresh = self._without_submitted(nodes)
         role = check_roles(fresh, self._role)
         prepared = [prepare(node, line, self._defaults_for(node), self.stream.backend) for node in merge_text(fresh)]
@@ -278,6 +277,9 @@ class ProgramState:
         self._role = role
         if self._inline and prepared:
             self.sync()
+
+    def _append(self, nodes: Sequence[Expr]) -> None:
+        self.append_at(nodes, caller_line())
 
     def _defaults_for(self, node: Expr) -> Defaults:
         if self.defaults.seed is None or not isinstance(node, Gen):
