@@ -61,16 +61,23 @@ class Served:
 
     def sampling(self, params: SamplingParams, *, template_stops: bool = True) -> SamplingParams:
         """`params` with the template's stops; special tokens that do not end a turn are never sampled, so a
-        model cannot open a role."""
-        strings, ids = self.template_stops if template_stops else ((), ())
-        own = [self.codec.single_marker(stop) for stop in params.stop]
-        stop_ids = dict.fromkeys((*params.stop_token_ids, *ids, *(i for i in own if i is not None)))
+        model cannot open a role. Under `ignore_eos` the turn has no end: neither the template's stops nor any
+        special token, so that the text has the length that was asked for and holds no marker."""
         tokenizer = self.codec.tokenizer
-        suppressed = tokenizer.special_ids - tokenizer.eos_ids - stop_ids.keys()
+        if params.ignore_eos:
+            suppressed = tokenizer.special_ids | tokenizer.eos_ids
+            stop = tuple(item for item in params.stop if item not in self.template.stop)
+            stop_ids: tuple[int, ...] = ()
+        else:
+            strings, ids = self.template_stops if template_stops else ((), ())
+            own = [self.codec.single_marker(stop) for stop in params.stop]
+            stop_ids = tuple(dict.fromkeys((*params.stop_token_ids, *ids, *(i for i in own if i is not None))))
+            stop = tuple(dict.fromkeys((*params.stop, *strings)))
+            suppressed = tokenizer.special_ids - tokenizer.eos_ids - set(stop_ids)
         return replace(
             params,
-            stop=tuple(dict.fromkeys((*params.stop, *strings))),
-            stop_token_ids=tuple(stop_ids),
+            stop=stop,
+            stop_token_ids=stop_ids,
             suppress_token_ids=tuple(sorted(suppressed.union(params.suppress_token_ids))),
         )
 

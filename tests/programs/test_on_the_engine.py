@@ -1,0 +1,128 @@
+"""Whole programs on a real engine: whatever ends them, every slot is accounted for and the engine goes on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+from engine_support import TOKENIZER
+
+import lmnb as sgl
+from lmnb.backends.local import Runtime
+from lmnb.errors import GenerationError
+from lmnb.runtime.fake_model import FakeModel
+from lmnb.runtime.loading import LoadedModel
+
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture
+def model() -> FakeModel:
+    return FakeModel(TOKENIZER.vocab_size, step_seconds=0.002)
+
+
+@pytest.fixture
+def runtime(model: FakeModel) -> Iterator[Runtime]:
+    with Runtime(LoadedModel(model, TOKENIZER), pool_tokens=4096) as runtime:
+        yield runtime
+        answer = ask.run("still there?", 3, backend=runtime)
+        assert answer.get_meta_info("x")["completion_tokens"] == 3  # type: ignore[index]
+        runtime._engine().check_integrity()
+        status = runtime.status()
+        assert (status.running, status.waiting) == (0, 0)
+        assert status.free_tokens + status.cached_tokens == status.pool_tokens
+        assert runtime.flush_cache()
+        assert runtime.status().free_tokens == status.pool_tokens
+
+
+@sgl.function
+def ask(s, text: str, tokens: int):  # type: ignore[no-untyped-def]
+    s += sgl.user(text)
+    s += sgl.assistant(sgl.gen("x", max_tokens=tokens, temperature=0, ignore_eos=True))
+
+
+@sgl.function
+def forks(s, size: int, tokens: int):  # type: ignore[no-untyped-def]
+    s += sgl.user("One beginning for all of them.")
+    branches = s.fork(size)
+    for i, branch in enumerate(branches):
+        branch += sgl.user(f"branch {i}")
+        branch += sgl.assistant(sgl.gen("x", max_tokens=tokens, temperature=0, ignore_eos=True))
+    s.branches = branches
+
+
+def test_runs(runtime: Runtime) -> None:
+    state = forks.run(8, 5, backend=runtime)
+    assert len({branch["x"] for branch in state.branches}) == 8
+    before = runtime.status().prompt_tokens
+    meta = [branch.get_meta_info("x") for branch in state.branches]
+    assert all(m["cached_tokens"] >= len("<|im_start|>user\nOne beginning for all of them.") - 20 for m in meta)
+    assert before > 0
+
+
+def test_a_cancel(runtime: Runtime) -> None:
+    state = forks.run(8, 4000, backend=runtime)
+    stream = state.branches[0].text_iter("x")
+    shown = "".join(next(stream) for _ in range(3))
+    state.run.cancel()
+    assert state.run.wait(timeout=2)
+    kept = state.branches[0]["x"]
+    assert kept.startswith(shown)
+    assert state.branches[0].get_meta_info("x")["finish_reason"]["type"] == "cancelled"
+
+
+def test_an_interrupt_with_a_real_signal(runtime: Runtime) -> None:
+    state = forks.run(4, 4000, backend=runtime)
+    threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        state.branches[1]["x"]
+    assert state.run.wait(timeout=2)
+    assert state.run.status == "cancelled"
+    assert state.branches[1]["x"]  # the partial text
+
+
+def test_the_next_turn_holds_exactly_the_text_that_was_kept(runtime: Runtime) -> None:
+    state = ask.run("count", 4000, backend=runtime)
+    stream = state.text_iter("x")
+    for _ in range(5):
+        next(stream)
+    state.run.cancel()
+    kept = state["x"]
+    assert kept
+    assert runtime.decode(state.stream.context.token_ids).endswith(kept + "<|im_end|>\n") or runtime.decode(
+        state.stream.context.token_ids
+    ).endswith(kept)
+
+
+def test_an_error_in_one_fork_stays_in_it(runtime: Runtime, model: FakeModel) -> None:
+    state = ask.run("first", 3, backend=runtime)
+    assert state["x"] is not None
+    good, bad = state.fork(2)
+    good += sgl.user("fine") + sgl.assistant(sgl.gen("y", max_tokens=3, ignore_eos=True))
+    assert good["y"] is not None
+    model.fail_next = RuntimeError("a broken kernel")
+    bad += sgl.user("not") + sgl.assistant(sgl.gen("y", max_tokens=3, ignore_eos=True))
+    with pytest.raises(GenerationError) as caught:
+        bad["y"]
+    causes = []
+    error: BaseException | None = caught.value
+    while error is not None:
+        causes.append(type(error))
+        error = error.__cause__
+    assert RuntimeError in causes
+    good += sgl.user("and on") + sgl.assistant(sgl.gen("z", max_tokens=3, ignore_eos=True))
+    state += sgl.user("parent too") + sgl.assistant(sgl.gen("z", max_tokens=3, ignore_eos=True))
+    assert good["z"] is not None
+    assert state["z"] is not None
+
+
+def test_a_small_pool_under_many_branches(model: FakeModel) -> None:
+    with Runtime(LoadedModel(model, TOKENIZER), pool_tokens=400, prefill_chunk=32) as runtime:
+        state = forks.run(24, 60, backend=runtime)
+        texts = [branch["x"] for branch in state.branches]
+        runtime._engine().check_integrity()
+    with Runtime(LoadedModel(model, TOKENIZER), pool_tokens=8192) as runtime:
+        roomy = forks.run(24, 60, backend=runtime)
+        assert texts == [branch["x"] for branch in roomy.branches]
