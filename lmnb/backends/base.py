@@ -6,10 +6,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from lmnb.backends.capabilities import Capabilities
 from lmnb.runtime.request import FinishReason, SamplingParams, TokenLogprob
+
+TokenSource = Literal["template", "given", "generated"]
 
 
 class CancelToken:
@@ -116,6 +118,19 @@ class ChoiceScore:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptToken:
+    """One token of a prompt, as the model gets it. Bytes that are no text by themselves are shown as `\\xf0`.
+
+    `source` says where it came from: a chat template (or the tokenizer), the program, the model. A token in which two
+    of them meet has the later one.
+    """
+
+    text: str
+    id: int
+    source: TokenSource
+
+
+@dataclass(frozen=True, slots=True)
 class Scores:
     """All choices' scores, in order, and what they cost: tokens are summed over the requests that it took."""
 
@@ -165,8 +180,16 @@ class Context(Protocol):
         ...
 
 
+class TokenContext(Protocol):
+    """What a context can do besides if its backend's capabilities include `token_lens`."""
+
+    def tokens(self) -> list[PromptToken]:
+        """The whole prompt so far."""
+        ...
+
+
 class ConcatenatingContext(Protocol):
-    """What a context can do besides if its backend has `concatenates_caches = True`."""
+    """What a context can do besides if its backend's capabilities include `concatenates_caches`."""
 
     async def concatenate(self, branches: Sequence[Context], offsets: Sequence[int] | None) -> None:
         """Add what each branch holds beyond this prompt (of which all are forks) by joining caches as they are.

@@ -38,6 +38,8 @@ class Capabilities:
     `continues_turn`: an assistant's turn may begin with the program's own text, or hold several generations.
     `data_is_text`: special tokens in a role's content stay text; elsewhere the server takes them for what they say.
     `speculation`: `num_api_spec_tokens` saves calls here (a local engine reuses its cache instead).
+    `token_lens`: contexts can tell the tokens of their prompt (`TokenContext`). `concatenates_caches`: they can join
+    branches by their caches (`ConcatenatingContext`).
     `sampling`: the parameters that reach the model, besides `temperature` and `max_tokens`.
     """
 
@@ -50,6 +52,8 @@ class Capabilities:
     continues_turn: bool = False
     data_is_text: bool = False
     speculation: bool = False
+    token_lens: bool = False
+    concatenates_caches: bool = False
     sampling: frozenset[str] = frozenset()
 
     def as_dict(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ _CAPABILITIES = Capabilities(
     select="scored",
     regex="enforced token by token",
     json_schema="enforced token by token",
+    token_lens=True,
     cancel="at once",
     continues_turn=True,
     data_is_text=True,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owner, Scores
+from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owner, PromptToken, Scores, TokenSource
 from lmnb.backends.engine_task import EngineTask
 from lmnb.backends.scoring import ChoicePlan, plan_choices
 from lmnb.backends.templates import ChatTemplate
@@ -100,9 +100,18 @@ class LocalContext:
         bos = self._served.codec.tokenizer.bos_ids
         return ids if ids[: len(bos)] == bos else bos + ids
 
+    def tokens(self) -> list[PromptToken]:
+        """See `TokenContext.tokens`."""
+        ids = self.token_ids
+        sources = self._stream.sources
+        template: TokenSource = "template"
+        added = (template,) * (len(ids) - len(sources))  # the tokenizer's own beginning
+        texts = [self._served.codec.token_bytes(i).decode("utf-8", errors="backslashreplace") for i in ids]
+        return [PromptToken(*token) for token in zip(texts, ids, added + sources, strict=True)]
+
     def append(self, text: str, *, data: bool = False) -> None:
         """See `Context.append`."""
-        self._stream.append(text, trusted=self._role is None and not data)
+        self._stream.append(text, trusted=self._role is None and not data, source="generated" if data else "given")
 
     def begin_role(self, role: str) -> str:
         """See `Context.begin_role`."""
@@ -110,7 +119,7 @@ class LocalContext:
             raise TemplateError(f"cannot open role {role!r} inside role {self._role!r}: close that one first")
         text = self._served.template.begin(self._history, role)
         self._role = role
-        self._stream.append(text, trusted=True)
+        self._stream.append(text, trusted=True, source="template")
         return text
 
     def end_role(self) -> str:
@@ -120,7 +129,7 @@ class LocalContext:
         text = self._served.template.end(self._history, self._role)
         self._history += (self._role,)
         self._role = None
-        self._stream.append(text, trusted=True)
+        self._stream.append(text, trusted=True, source="template")
         return text
 
     def fork(self) -> LocalContext:
@@ -233,7 +242,7 @@ class LocalContext:
         if not completion.text.startswith(text):  # a tokenizer whose tokens do not join to its text
             kept, text = (), ""
         self._stream.append_ids(kept)
-        self._stream.append(completion.text[len(text) :])
+        self._stream.append(completion.text[len(text) :], source="generated")
 
 
 def _scoring_request(ids: tuple[int, ...], start: int, owner: Owner) -> Request:

@@ -12,10 +12,20 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owner, Scores
+from lmnb.backends.base import (
+    CancelToken,
+    ChoiceScore,
+    Context,
+    Delta,
+    Generation,
+    Owner,
+    PromptToken,
+    Scores,
+    TokenSource,
+)
 from lmnb.backends.capabilities import ALL_SAMPLING, Capabilities
 from lmnb.errors import ArgumentError, EngineClosedError, TemplateError
 from lmnb.runtime.request import FinishReason, SamplingParams, TokenLogprob
@@ -101,6 +111,7 @@ class ScriptedBackend:
         json_schema="trusted",
         cancel="at once",
         continues_turn=True,
+        token_lens=True,
         data_is_text=True,
         sampling=ALL_SAMPLING,
     )
@@ -120,7 +131,7 @@ class ScriptedBackend:
         self.stop = stop
         self.token_delay = token_delay
         self.default_system = default_system
-        self.concatenates_caches = concatenates_caches
+        self.capabilities = replace(type(self).capabilities, concatenates_caches=concatenates_caches)
         self.calls: list[ScriptedCall] = []
         self.flushes = 0
         self.closed = False
@@ -132,7 +143,7 @@ class ScriptedBackend:
 
     def new_context(self) -> ScriptedContext:
         """An empty prompt."""
-        return ScriptedContext(self, [])
+        return ScriptedContext(self)
 
     def token_text(self, token_id: int) -> str:
         """The word that got this number."""
@@ -165,18 +176,21 @@ class ScriptedBackend:
             self.calls.append(call)
             return self._script.answer(call) if call.kind == "generate" else ""
 
+    def number(self, token: str) -> int:
+        """The id of a token: words are numbered as they come."""
+        with self._lock:
+            return self._vocabulary.setdefault(token, len(self._vocabulary))
+
     def logprobs(self, prompt: str, tokens: Sequence[str], top: int) -> tuple[TokenLogprob, ...]:
         """Made-up but repeatable log-probabilities of `tokens` after `prompt`."""
-        with self._lock:
-            ids = [self._vocabulary.setdefault(token, len(self._vocabulary)) for token in tokens]
+        ids = [self.number(token) for token in tokens]
         values = [_hashed_score(prompt, token)[0] for token in tokens]
         return tuple(TokenLogprob(i, v, ((i, v),) if top else ()) for i, v in zip(ids, values, strict=True))
 
     def score_tokens(self, prompt: str, choice: str) -> tuple[TokenLogprob, ...]:
         """Log-probabilities of a choice after `prompt`, from the scorer."""
         values = list(self._score(prompt, choice))
-        with self._lock:
-            first = self._vocabulary.setdefault(choice, len(self._vocabulary))
+        first = self.number(choice)
         return tuple(TokenLogprob(first, value) for value in values)
 
     def count_cached(self, tokens: list[str]) -> int:
@@ -190,19 +204,26 @@ class ScriptedBackend:
 class ScriptedContext:
     """One state's prompt as text. Roles are `<|user|>` ... `<|end|>`, each on its own line."""
 
-    def __init__(self, backend: ScriptedBackend, parts: list[str], role: str | None = None) -> None:
+    def __init__(
+        self, backend: ScriptedBackend, parts: Sequence[tuple[str, TokenSource]] = (), role: str | None = None
+    ) -> None:
         self.backend = backend
-        self._parts = parts
+        self._parts = list(parts)
         self._role = role
 
     @property
     def prompt(self) -> str:
         """The whole text so far."""
-        return "".join(self._parts)
+        return "".join(text for text, _ in self._parts)
+
+    def tokens(self) -> list[PromptToken]:
+        """The words and marks, each part by itself."""
+        words = [(word, source) for text, source in self._parts for word in _TOKEN.findall(text)]
+        return [PromptToken(word, self.backend.number(word), source) for word, source in words]
 
     def append(self, text: str, *, data: bool = False) -> None:
         """Add text."""
-        self._parts.append(text)
+        self._parts.append((text, "generated" if data else "given"))
 
     def begin_role(self, role: str) -> str:
         """Open a role."""
@@ -215,7 +236,7 @@ class ScriptedContext:
         default = self.backend.default_system
         if default and role != "system" and not self._parts:
             prefix = f"<|system|>\n{default}<|end|>\n{prefix}"
-        self._parts.append(prefix)
+        self._parts.append((prefix, "template"))
         return prefix
 
     def end_role(self) -> str:
@@ -223,12 +244,12 @@ class ScriptedContext:
         if self._role is None:
             raise TemplateError("no role is open")
         self._role = None
-        self._parts.append("<|end|>\n")
+        self._parts.append(("<|end|>\n", "template"))
         return "<|end|>\n"
 
     def fork(self) -> ScriptedContext:
         """An independent copy."""
-        return ScriptedContext(self.backend, [self.prompt], self._role)
+        return ScriptedContext(self.backend, self._parts, self._role)
 
     async def commit(self, *, owner: Owner, cancel: CancelToken) -> None:
         """Note that branches are about to race."""
@@ -241,7 +262,7 @@ class ScriptedContext:
         self.backend.record(ScriptedCall("concatenate", mine, offsets=None if offsets is None else tuple(offsets)))
         for branch in branches:
             assert isinstance(branch, ScriptedContext)
-            self._parts.append(branch.prompt.removeprefix(mine))
+            self._parts.append((branch.prompt.removeprefix(mine), "given"))
 
     async def generate(
         self,
@@ -266,7 +287,7 @@ class ScriptedContext:
                 if await _pause(backend.token_delay, stopped):
                     break
                 produced.append(token)
-                self._parts.append(token)
+                self._parts.append((token, "generated"))
                 logprobs = backend.logprobs(prompt, [token], params.top_logprobs_num) if params.return_logprob else ()
                 on_delta(Delta(token, 1, logprobs))
             else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+from lmnb.backends.base import TokenSource
 from lmnb.backends.prefix import common_prefix_length
 from lmnb.backends.token_codec import TokenCodec
 
@@ -32,6 +33,8 @@ class TokenStream:
         self._own_space = False  # the run's text begins with a space by itself
         self._generated = 0  # tokens at or past this index came from text; before it there may be generated ones
         self._trusted_tail = ""  # the end of the run, as far as it is trusted and could begin a marker
+        self._sources: list[TokenSource] = []  # by token
+        self._changed = 0  # index of the first token that the append in progress has changed
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -40,6 +43,11 @@ class TokenStream:
     def ids(self) -> tuple[int, ...]:
         """The tokens so far."""
         return tuple(self._ids)
+
+    @property
+    def sources(self) -> tuple[TokenSource, ...]:
+        """Where each token came from."""
+        return tuple(self._sources)
 
     def text(self) -> str:
         """The text of all tokens, markers as they are written."""
@@ -54,24 +62,28 @@ class TokenStream:
         twin._own_space = self._own_space
         twin._generated = self._generated
         twin._trusted_tail = self._trusted_tail
+        twin._sources = self._sources.copy()
         return twin
 
-    def append(self, text: str, *, trusted: bool = False) -> None:
-        """Add text. Markers in it are recognised only if `trusted`; text that is typed in several
-        trusted pieces counts as one text, and nothing else can complete a marker."""
+    def append(self, text: str, *, trusted: bool = False, source: TokenSource = "given") -> None:
+        """Add text that comes from `source`. Markers in it are recognised only if `trusted`; text that is typed in
+        several trusted pieces counts as one text, and nothing else can complete a marker."""
         if not text:
             return
         text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates are no text: they become "?"
+        self._changed = len(self._ids)
         if trusted:
             self._append_trusted(text)
         else:
             self._append_plain(text)
             self._trusted_tail = ""
+        self._note(source)
 
     def append_ids(self, ids: Sequence[int]) -> None:
         """Add generated tokens exactly as they are."""
         if not ids:
             return
+        self._changed = len(self._ids)
         for token_id in ids:
             if len(self._ids) == self._run:
                 self._own_space = self._codec.token_bytes(token_id).startswith(b" ")
@@ -81,6 +93,11 @@ class TokenStream:
                 self._start_run()
         self._generated = len(self._ids)
         self._trusted_tail = ""
+        self._note("generated")
+
+    def _note(self, source: TokenSource) -> None:
+        """All tokens from the first changed one on come from `source`."""
+        self._sources[self._changed :] = [source] * (len(self._ids) - self._changed)
 
     def _start_run(self, *, continues: bool = False) -> None:
         self._run = len(self._ids)
@@ -128,6 +145,7 @@ class TokenStream:
             return False
         kept = self._without_space(start, window[: len(window) - len(text.encode())].decode("utf-8", errors="replace"))
         self._ids[start:] = self._encode_from(start, kept) if kept else []
+        self._changed = min(self._changed, start)
         return True
 
     def _append_plain(self, text: str) -> None:
@@ -157,6 +175,7 @@ class TokenStream:
         kept = max(i for i, end in enumerate(_ends(codec, old)) if end <= limit and end in ends)
         new = merged[ends[_ends(codec, old)[kept]] :]
         self._ids[start + kept :] = new
+        self._changed = min(self._changed, start + kept)
         self._generated = min(self._generated, start + kept)
 
     def _window(self, size: int) -> int:

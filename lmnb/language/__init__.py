@@ -42,6 +42,7 @@ from lmnb.language.reasoning import ReasoningFormat, register_reasoning_format
 from lmnb.language.results import BatchStopped, Results, partial_results
 from lmnb.language.run import Run, current_run, on_run
 from lmnb.language.state import ProgramState
+from lmnb.language.token_lens import Tokens
 
 SglFunction = Program  # SGLang's name for it
 
@@ -58,6 +59,7 @@ __all__ = [
     "Results",
     "Run",
     "SglFunction",
+    "Tokens",
     "assistant",
     "assistant_begin",
     "assistant_end",

@@ -85,7 +85,7 @@ class ProgramStateGroup:
         if approximate and mode != CONCATENATE:
             raise ArgumentError(f"approximate=True is for join({CONCATENATE!r})")
         backend = self.parent.stream.backend
-        if approximate and not getattr(backend, "concatenates_caches", False):
+        if approximate and not backend.capabilities.concatenates_caches:
             raise ProgramError(
                 f"{backend.name} cannot concatenate the caches of branches; leave out approximate=True: "
                 f"join({CONCATENATE!r}) gives the same text, and exact attention"

@@ -15,6 +15,7 @@ from lmnb.errors import ArgumentError, LmnbError, ProgramError, UnknownVariableE
 from lmnb.language.body import Body
 from lmnb.language.defaults import Defaults
 from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Submitted, flatten
+from lmnb.language.loop import background
 from lmnb.language.model_steps import note_following
 from lmnb.language.primitives import role_turn
 from lmnb.language.reading import Reader
@@ -24,6 +25,7 @@ from lmnb.language.source import caller_line
 from lmnb.language.steps import ForkStep, ScopeStep, SetStep, Step
 from lmnb.language.stream import Stream
 from lmnb.language.submission import check_roles, merge_text, prepare
+from lmnb.language.token_lens import Tokens, read_tokens
 from lmnb.language.variables import Variable
 from lmnb.language.waiting import Signal
 
@@ -186,6 +188,14 @@ class ProgramState:
         """The closed turns, `{"role": ..., "content": ...}`, when everything appended so far is done."""
         self._check(allow_cancelled=True)
         return [dict(message) for message in self.stream.messages]
+
+    def tokens(self) -> Tokens:
+        """The exact tokens of the prompt, each with where it came from: the chat template, the program, the model.
+
+        Waits like `text()`. ProgramError on a backend that has no tokens to show.
+        """
+        self._check(allow_cancelled=True)
+        return Tokens(background.call(lambda: read_tokens(self.stream.backend, self.stream.context)))
 
     def sync(self) -> None:
         """Wait until everything appended so far is done; raise if something of it did not happen."""
