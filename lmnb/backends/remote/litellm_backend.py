@@ -35,6 +35,7 @@ class LiteLLM(ApiBackend):
     ) -> None:
         refuse_key(call_options, "of the vendor (litellm's documentation names it)")
         self._litellm = require("litellm", "lmnb.LiteLLM", "litellm")
+        self._litellm.suppress_debug_info = True  # it would print advice into the cell; its errors say it all
         super().__init__(
             model_name,
             is_chat_model=True,

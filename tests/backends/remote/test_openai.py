@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -327,3 +328,57 @@ def test_stop_keeps_what_came() -> None:
         text = first + "".join(pieces)
         assert state.text() == "Go on" + text
         assert len(text) < 3000
+
+
+CARD = "Name: Ann Lee\nBorn: 1990\nJob: pilot\n"
+
+
+def _writing(asked: Asked) -> Answer:
+    """A model that writes CARD: a chat model as a whole, a completion model from wherever the prompt is in it."""
+    body = asked.json
+    prompt = body.get("prompt", "")
+    text = next((CARD[size:] for size in range(len(CARD), 0, -1) if prompt.endswith(CARD[:size])), CARD)
+    for stop in body.get("stop", []):
+        text = text.partition(stop)[0]
+    pieces = [text[at : at + 4] for at in range(0, len(text), 4)]
+    chunk = {"id": "c", "object": "x", "created": 1, "model": "m"}
+    told = [{"index": 0, "text": piece, "delta": {"content": piece}, "finish_reason": None} for piece in pieces]
+    told.append({"index": 0, "text": "", "delta": {}, "finish_reason": "stop"})
+    size = len(json.dumps(body.get("messages", prompt))) // 4
+    usage = {"prompt_tokens": size, "completion_tokens": len(pieces), "total_tokens": 0}
+    events = [*({**chunk, "choices": [choice]} for choice in told), {**chunk, "choices": [], "usage": usage}]
+    return Answer(events=tuple(events))
+
+
+def _card(s: Any) -> None:
+    s += "A few examples. " * 30
+    s += "Name:" + sgl.gen("name", stop="\n") + "\nBorn:" + sgl.gen("born", stop="\n") + "\nJob:"
+    s += sgl.gen("job", stop="\n")
+
+
+def _chat_card(s: Any) -> None:
+    s += sgl.user("Write a card, please.")
+    s += sgl.assistant("Name:" + sgl.gen("name", stop="\n") + "\nBorn:" + sgl.gen("born", stop=["\n"]))
+
+
+def test_speculation_over_the_wire() -> None:
+    with stub_server(_writing) as stub, OpenAI("m", is_chat_model=False, base_url=stub.url) as backend:
+        sent = []
+        for tokens in (None, 64):
+            backend.token_usage.reset()
+            state = sgl.function(_card, tokens).run(backend=backend)
+            assert (state["name"], state["born"], state["job"]) == (" Ann Lee", " 1990", " pilot")
+            sent.append((backend.token_usage.calls, backend.token_usage.prompt_tokens))
+        assert [calls for calls, _ in sent] == [3, 1]
+        assert 2.9 < sent[0][1] / sent[1][1] < 3.3
+
+
+def test_speculation_writes_a_chat_turn() -> None:
+    with stub_server(_writing) as stub, OpenAI("m", base_url=stub.url) as backend:
+        state = sgl.function(_chat_card, 64).run(backend=backend)
+        assert (state["name"], state["born"]) == (" Ann Lee", " 1990")
+        assert len(stub.asked) == 1
+        assert stub.asked[0].json["messages"] == [{"role": "user", "content": "Write a card, please."}]
+        assert stub.asked[0].json["max_tokens"] == 64
+        assert "stop" not in stub.asked[0].json
+        assert state.messages()[1]["content"] == "Name: Ann Lee\nBorn: 1990"
