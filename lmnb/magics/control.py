@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, cast
+from weakref import WeakKeyDictionary, WeakSet
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
@@ -45,6 +46,7 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
     def __init__(self, shell: Any, session: Session) -> None:
         super().__init__(shell)
         self.session = session
+        self._trees: WeakKeyDictionary[Any, WeakSet[CacheView]] = WeakKeyDictionary()  # by backend: its cache's views
         self.commands: dict[str, Callable[[list[str]], None]] = {
             "load": self.load,
             "status": self.status,
@@ -112,7 +114,9 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
             raise UsageError(
                 f"{MAGIC} tree: {backend.name} has no cache of ours to show; load a model with %lmnb load."
             )
-        CacheView(cast(CacheSource, backend), self.mode(chosen.view)).display()
+        view = CacheView(cast(CacheSource, backend), self.mode(chosen.view))
+        view.display()
+        self._trees.setdefault(backend, WeakSet()).add(view)
 
     def mode(self, chosen: str | None) -> str | None:
         """How to show things: what a cell chose, else `%config Lmnb.view`, else None for the front end's best."""
@@ -133,6 +137,8 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
     def unload(self, words: list[str]) -> None:
         for model in self._named("unload", words):
             self.session.models.unload(model.name)
+            for view in self._trees.pop(model.backend, ()):
+                view.say_unloaded()
             say(f"{model.name}: unloaded.")
 
     def help(self, words: list[str]) -> None:

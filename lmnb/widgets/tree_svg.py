@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from lmnb.widgets.escape import markup, plain
@@ -12,9 +13,11 @@ from lmnb.widgets.tree_model import Marks, Node, Tree
 WIDTH = 760
 BASE = 12  # pixels that each node gets before its tokens count
 MOST_ROWS = 400
+_MARKER = re.compile(r"<\|([^|<>\n]{1,40})\|>|<(/?s|bos|eos|start_of_turn|end_of_turn)>")
 LEGEND = (("hit", "● reused"), ("new", "+ new"), ("evicted", "✕ evicted"))
 
 # Colours follow the notebook's theme where there is one; fills are see-through, so they suit light and dark.
+# The attributes in `_LOOK` say it again for sites that strip style sheets.
 _STYLE = """<style>
 .lmnb-tree-svg text{font:11px var(--jp-ui-font-family,system-ui,sans-serif);fill:var(--jp-content-font-color1,#24292f)}
 .lmnb-tree-svg .n{fill:var(--jp-content-font-color1,#24292f);opacity:.75}
@@ -25,6 +28,13 @@ stroke-dasharray:4 2}
 .lmnb-tree-svg .evicted rect{fill:url(#lmnb-hatch);fill-opacity:1;stroke:#d55e00;stroke-opacity:.9;
 stroke-dasharray:1 3}
 </style>"""
+_LOOK = {
+    "kept": 'fill="#808890" fill-opacity=".14" stroke="#808890" stroke-opacity=".55"',
+    "hit": 'fill="#e69f00" fill-opacity=".2" stroke="#c98a00" stroke-width="2"',
+    "new": 'fill="#009e73" fill-opacity=".16" stroke="#009e73" stroke-width="1.5" stroke-dasharray="4 2"',
+    "evicted": 'fill="url(#lmnb-hatch)" stroke="#d55e00" stroke-opacity=".9" stroke-dasharray="1 3"',
+}
+_TEXT = 'font-family="system-ui,sans-serif" font-size="11" fill="#6e7781"'  # readable on light and on dark
 _HATCH = (
     '<defs><pattern id="lmnb-hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     '<path d="M0 0V6" stroke="#d55e00" stroke-opacity=".5" stroke-width="1.5"/></pattern></defs>'
@@ -41,7 +51,7 @@ def svg(tree: Tree, marks: Marks | None = None, *, width: int = WIDTH) -> str:
     scales = ((width - 2 - (box.depth + 1) * BASE) / max(1, box.end) for box in boxes)
     scale = max(0.0, min(scales, default=0.0))  # pixels a token: the most at which the longest box still fits
     shapes = [_box(box, nodes[box.node], marks, scale, height) for box in boxes if box.row < MOST_ROWS]
-    empty = '<text x="8" y="16">The cache is empty.</text>' if not boxes else ""
+    empty = f'<text x="8" y="16" {_TEXT}>The cache is empty.</text>' if not boxes else ""
     return (
         f'<svg class="lmnb-tree-svg" xmlns="http://www.w3.org/2000/svg" width="{width}" height="{rows * height + 2}" '
         f'viewBox="0 0 {width} {rows * height + 2}" style="max-width:100%" role="img" '
@@ -58,18 +68,30 @@ def _box(box: Box, node: Node, marks: Marks, scale: float, height: int) -> str:
     fits = int((width - 12) / 6.2)  # characters of 11 px text, roughly
     label = ""
     if fits >= len(count) and height > 14:
-        words = " ".join(plain(node["text"]).split())
+        words = label_text(node["text"])
         room = fits - len(count) - 1
         shown = "" if room < 4 else words if len(words) <= room else words[: room - 1] + "…"
         middle = y + min(full, height * 3) / 2 + 4
-        label = (
-            f'<text x="{x + 5:.1f}" y="{middle:.1f}"><tspan class="n">{markup(count)}</tspan> {markup(shown)}</text>'
-        )
+        place = f'x="{x + 5:.1f}" y="{middle:.1f}"'
+        label = f'<text {place} {_TEXT}><tspan class="n">{markup(count)}</tspan> {markup(shown)}</text>'
     title = f"{node['num_tokens']:,} tokens · {node['hits']} hits · {node['owner']}\n{node['text'][:300]}"
     return (
-        f'<g class="{state}"><title>{markup(title)}</title><rect x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" rx="2" '
+        f'<g class="{state}"><title>{markup(title)}</title>'
+        f'<rect {_LOOK[state]} x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" rx="2" '
         f'width="{max(1.0, width - 2):.1f}" height="{full - 2}"/>{label}</g>'
     )
+
+
+def label_text(text: str) -> str:
+    """A node's text in one line, with chat markers shortened: `<|im_start|>user` is `▸user`."""
+    return " ".join(_MARKER.sub(_short_marker, plain(text)).split())
+
+
+def _short_marker(found: re.Match[str]) -> str:
+    name = (found[1] or found[2]).lower()
+    if name.startswith(("/", "eo")) or "end" in name:
+        return "◂"
+    return "▸" if "start" in name or "begin" in name or name in ("s", "bos") else "◆"
 
 
 def state_of(node: int, marks: Marks) -> tuple[str, str]:
@@ -109,7 +131,7 @@ def text(tree: Tree, marks: Marks | None = None, *, most: int = 200) -> str:
     lines = [summary(tree)]
     for box in boxes[:most]:
         node = nodes[box.node]
-        words = " ".join(plain(node["text"]).split())
+        words = label_text(node["text"])
         shown = words if len(words) <= 60 else words[:59] + "…"
         sign = state_of(box.node, marks)[1].strip()
         hits = f", {node['hits']} hits" if node["hits"] else ""

@@ -68,6 +68,13 @@ class CacheView:
         self._pause()
         self._feed.close()
 
+    def say_unloaded(self) -> None:
+        """Tell who looks at the view that its model is gone; what was cached last stays to be seen."""
+        self._pause()
+        if self._widget is not None:
+            self._resync_wanted = True
+            self._feed.poke()
+
     @property
     def seq(self) -> int:
         """Number of the last event in the view: a later view's `since`."""
@@ -105,6 +112,8 @@ class CacheView:
     def _picture(self) -> str:
         pool = self._refresh_pool()
         caption = f"{pool['cached_tokens']:,} of {pool['pool_tokens']:,} tokens cached"
+        if pool.get("closed"):
+            caption = f"the model was unloaded · {caption} before"
         with self._lock:
             return tree_svg.html(self._model.head, self._marks(), caption)
 
@@ -116,9 +125,11 @@ class CacheView:
         return self._model.marks(since=since)
 
     def _refresh_pool(self) -> dict[str, int]:
-        """The gauge's numbers; the last known ones once the engine is gone, because the picture outlives it."""
-        with suppress(EngineClosedError):
+        """The gauge's numbers; the last known ones, marked, once the engine is gone: the picture outlives it."""
+        try:
             self._pool = pool_state(self._source.status())
+        except EngineClosedError:
+            self._pool = {**self._pool, "closed": 1}
         return self._pool
 
     def _load(self) -> None:
@@ -153,7 +164,8 @@ class CacheView:
             try:
                 wires = self._extend(events)
             except LookupError:  # the tree is right, its history has a hole: go on from a snapshot
-                self._rebase()
+                with suppress(EngineClosedError):  # then the last known picture stays
+                    self._rebase()
                 wires, self._resync_wanted = [], True
             if wires:
                 self._delivery += 1

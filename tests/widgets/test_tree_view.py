@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -11,7 +12,7 @@ from view_front_end import FrontEnd
 from view_samples import FakeCache, busy_cache
 
 from lmnb.errors import EngineClosedError
-from lmnb.widgets import CacheView
+from lmnb.widgets import CacheView, tree_svg
 from lmnb.widgets.output import WIDGET_MIME
 from lmnb.widgets.tree_model import CacheModel
 
@@ -166,3 +167,36 @@ def test_since_marks_what_came_after_an_earlier_view() -> None:
     view = CacheView(cache, "off", since=seen)
     assert view.to_svg().count('class="new"') == 1
     assert CacheView(cache, "off").to_svg().count('class="new"') == 2
+
+
+def test_an_unloaded_model_is_said_and_its_last_tree_stays(front_end: FrontEnd) -> None:
+    cache = busy_cache()
+    view = CacheView(cache, "widget")
+    view.display()
+
+    def closed(*_: object) -> Any:
+        raise EngineClosedError("the engine was shut down")
+
+    cache.status = cache.snapshot = cache.cache_events = cache.subscribe = closed  # type: ignore[method-assign]
+    view.say_unloaded()
+    front_end.widget._on_message(None, {"type": "resync"}, [])
+    deadline = time.monotonic() + 2
+    while not (found := [post for post in front_end.posts if post["type"] == "snapshot"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    state = json.loads(found[-1]["snapshot"])
+    assert state["pool"]["closed"] == 1
+    assert state["model"]["events"]
+    assert "the model was unloaded" in view.to_html()
+    view.close()
+
+
+def test_the_picture_survives_without_its_style_sheet() -> None:
+    bare = re.sub(r"<style>.*?</style>", "", CacheView(busy_cache(), "html").to_svg(), flags=re.DOTALL)
+    assert all("fill=" in rect and "stroke=" in rect for rect in re.findall("<rect[^>]*>", bare))
+    assert all("font-size=" in label for label in re.findall("<text[^>]*>", bare))
+
+
+def test_labels_shorten_chat_markers() -> None:
+    text = "<|im_start|>user\nHi <b>you</b><|im_end|>\n<|image|></s>"
+    assert tree_svg.label_text(text) == "▸user Hi <b>you</b>◂ ◆◂"

@@ -37,7 +37,14 @@ export function ago(value: number): string {
   return `${Math.floor(value / 3600)} h ago`;
 }
 
-/** Whitespace made visible in one line, for labels. */
+const MARKER = /<\|([^|<>\n]{1,40})\|>|<(\/?s|bos|eos|start_of_turn|end_of_turn)>/g;
+
+/** One line for labels: whitespace made visible, chat markers shortened (`<|im_start|>user` is `▸user`). */
 export function oneLine(text: string): string {
-  return text.replace(/\s*\n\s*/g, " ⏎ ").replace(/\s+/g, " ").trim();
+  const short = text.replace(MARKER, (_, a?: string, b?: string) => {
+    const name = (a ?? b ?? "").toLowerCase();
+    if (name.startsWith("/") || name.includes("end") || name.startsWith("eo")) return "◂";
+    return /start|begin|^s$|^bos$/.test(name) ? "▸" : "◆";
+  });
+  return short.replace(/\s*\n\s*/g, " ⏎ ").replace(/\s+/g, " ").trim();
 }

@@ -67,6 +67,7 @@ export interface Pool {
   cached_tokens: number;
   running: number;
   waiting: number;
+  closed?: number; // the model was unloaded
 }
 
 /** What the kernel sends: `seq` counts deliveries, so that a missing one is noticed. */

@@ -12,12 +12,13 @@ const MORE_LANES = 48;
 /** What a reader opened, kept across redraws and views. */
 export interface RunUi {
   lanes: Map<string, number>; // by fork: lanes shown
-  opened: Set<string>; // folded texts that were opened
+  opened: Set<string>; // folded texts and tables of choices that were opened
+  vars: boolean | null; // the table of variables, once a reader opened or closed it
   markup: boolean; // template text shown
   scrollTop: number | null; // where the transcript was left
 }
 
-export const newUi = (): RunUi => ({ lanes: new Map(), opened: new Set(), markup: false, scrollTop: null });
+export const newUi = (): RunUi => ({ lanes: new Map(), opened: new Set(), vars: null, markup: false, scrollTop: null });
 
 interface ItemView {
   update(item: Item): void;
@@ -82,7 +83,7 @@ export class BranchView {
       case "gen": {
         const block = this.openBlock();
         show(block);
-        const gen = new GenView(block, item);
+        const gen = new GenView(block, item, this.ui.opened, `${this.id}:${index}`);
         return { update: (now) => now.type === "gen" && gen.update(now) };
       }
       case "fork":

@@ -69,7 +69,12 @@ export class GenView {
   private readonly note = h("small", { class: "lmnb-note" });
   private choice: HTMLElement | null = null;
 
-  constructor(parent: HTMLElement, item: GenItem) {
+  constructor(
+    parent: HTMLElement,
+    item: GenItem,
+    private readonly opened: Set<string>,
+    private readonly key: string,
+  ) {
     const classes = item.kind === "select" ? "lmnb-gen lmnb-chosen" : "lmnb-gen";
     this.text = h("ins", { class: classes }, this.node);
     if (item.constraint === "json_schema") this.text.classList.add("lmnb-mono");
@@ -90,8 +95,11 @@ export class GenView {
       setText(this.note, noteOf(item));
     }
     if (item.choice && !this.choice) {
-      this.choice = choiceTable(item.choice);
-      this.note.after(this.choice);
+      const table = choiceTable(item.choice);
+      table.open = this.opened.has(this.key); // also when the view is drawn anew
+      table.addEventListener("toggle", () => (table.open ? this.opened.add(this.key) : this.opened.delete(this.key)));
+      this.note.after(table);
+      this.choice = table;
     }
   }
 }
@@ -112,7 +120,7 @@ function noteOf(item: GenItem): string {
   return item.finish_reason === "length" ? " token limit" : "";
 }
 
-function choiceTable(choice: Choice): HTMLElement {
+function choiceTable(choice: Choice): HTMLDetailsElement {
   const scores = choice.scores;
   const best = Math.max(...scores);
   const worst = Math.min(...scores);

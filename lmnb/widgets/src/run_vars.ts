@@ -2,6 +2,7 @@
 
 import { h, setText } from "./dom";
 import { plural } from "./format";
+import type { RunUi } from "./run_branch";
 import type { RunState } from "./run_model";
 
 const OPEN_UP_TO = 12; // variables; a longer table starts closed
@@ -11,12 +12,11 @@ export class VarsView {
   private readonly summary = h("summary");
   private readonly body = h("tbody");
   private readonly rows = new Map<string, { row: HTMLElement; cell: HTMLElement }>();
-  private touched = false; // the reader opened or closed it
 
-  constructor() {
+  constructor(private readonly ui: RunUi) {
     this.el = h("details", { class: "lmnb-vars" }, this.summary, h("table", {}, this.body));
     this.summary.addEventListener("click", () => {
-      this.touched = true;
+      this.ui.vars = !this.el.open; // the click is about to change it
     });
   }
 
@@ -38,7 +38,7 @@ export class VarsView {
     }
     const count = this.rows.size;
     this.el.hidden = count === 0;
-    if (!this.touched) this.el.open = count <= OPEN_UP_TO;
+    this.el.open = this.ui.vars ?? count <= OPEN_UP_TO;
     setText(this.summary, plural(count, "variable"));
   }
 }

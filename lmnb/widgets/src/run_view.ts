@@ -47,7 +47,7 @@ export function renderRun(
     });
     const body = h("div", { ...OWN_KEYS, class: "lmnb-body", role: "region", "aria-label": "Transcript", tabindex: 0 });
     const error = h("pre", { class: "lmnb-error", role: "alert" });
-    const vars = new VarsView();
+    const vars = new VarsView(store.ui);
     const transcript = new BranchView(store.model, 0, store.ui);
     const stick = stickToEnd(body);
     body.append(transcript.el);

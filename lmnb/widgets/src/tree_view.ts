@@ -133,6 +133,9 @@ class CacheViewElement {
     for (const node of this.tree.values()) tokens += node.num_tokens;
     const total = this.store.pool?.pool_tokens ?? 0;
     const parts = [plural(this.tree.size, "node"), `${count(tokens)}${total ? ` of ${count(total)}` : ""} tokens cached`];
+    const closed = this.store.pool?.closed === 1;
+    if (closed) parts.unshift("the model was unloaded; this was its cache");
+    this.root.classList.toggle("lmnb-closed", closed);
     if (pool && pool.running + pool.waiting > 0) parts.push(`${count(pool.running)} running, ${count(pool.waiting)} waiting`);
     setText(this.usage, parts.join(" · "));
     this.gauge.style.width = total ? `${Math.min(100, (100 * tokens) / total)}%` : "0";

@@ -66,6 +66,17 @@ describe("the run view", () => {
     expect(text(el, ".lmnb-note").join("")).toContain("failed");
   });
 
+  it("keeps a table of choices open when the view is drawn anew", async () => {
+    const { el, host } = open(folded(events), 1);
+    const table = el.querySelector<HTMLDetailsElement>(".lmnb-choices") as HTMLDetailsElement;
+    table.open = true;
+    await frames(); // the toggle event comes later
+    await new Promise((done) => setTimeout(done, 10));
+    host.receive({ type: "snapshot", snapshot: snapshot("run", 2, folded(events)) });
+    expect(el.querySelector<HTMLDetailsElement>(".lmnb-choices")?.open).toBe(true);
+    expect(el.querySelector(".lmnb-choices")).not.toBe(table);
+  });
+
   it("shows hostile text as text", () => {
     const { el } = open(folded(events), 1);
     expect(el.querySelector("img, script")).toBeNull();
