@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         user_end,
     )
     from lmnb.server import Server
+    from lmnb.server.offline import Engine
 
     __version__: str
 
@@ -84,6 +85,7 @@ __all__ = [
     "ChoicesDecision",
     "ChoicesSamplingMethod",
     "Defaults",
+    "Engine",
     "EngineClosedError",
     "GenerationError",
     "GrammarError",
@@ -145,6 +147,7 @@ __all__ = [
 
 _ELSEWHERE = {
     "Anthropic": "lmnb.backends.remote.anthropic_backend",
+    "Engine": "lmnb.server.offline",
     "LiteLLM": "lmnb.backends.remote.litellm_backend",
     "OpenAI": "lmnb.backends.remote.openai_backend",
     "Runtime": "lmnb.backends.local",
