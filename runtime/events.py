@@ -77,3 +77,6 @@ class EngineStatus:
     weight_bytes: int
     step_seconds: float  # wall time spent in steps
     bookkeeping_seconds: float  # of which: radix tree and slot bookkeeping
+    num_masks: int = 0  # of constrained tokens
+    mask_seconds: float = 0.0  # processor time of the masks, most of it beside the forward pass
+    mask_wait_seconds: float = 0.0  # of which: the engine waited for them

@@ -24,6 +24,7 @@ from lmnb.runtime.tokenizer import Tokenizer
 from lmnb.runtime.xgrammar_grammar import XGrammarCompiler
 
 _MAX_DIAGNOSED_NODES = 200
+_MAX_CHARACTERS = 200_000
 
 
 class Grammars:
@@ -68,25 +69,45 @@ class Grammars:
         return future.result().fork()
 
     def _compile(self, constraint: Constraint) -> GrammarMatcher:
-        if constraint.kind == "regex":
-            compiled = self._get_llguidance().compile_regex(to_rust_regex(constraint.source))
-            if isinstance(compiled, GrammarError):
-                raise GrammarError(f"regex {constraint.source[:60]!r} cannot be enforced: {compiled}")
-            matcher: GrammarMatcher = compiled
+        if len(constraint.source) > _MAX_CHARACTERS:
+            raise GrammarError(
+                f"the {constraint.kind.replace('_', ' ')} is {len(constraint.source)} characters long; at most "
+                f"{_MAX_CHARACTERS} are accepted"
+            )
+        matcher: GrammarMatcher
+        if constraint.kind == "json_schema":
+            matcher = self._compile_schema(constraint)
         else:
-            matcher = self._compile_schema(constraint.source)
+            matcher = self._compile_text(constraint)
         if not matcher.fill(np.zeros(-(-self._vocab_size // 32), dtype=np.int32)):
             raise GrammarError(f"the {constraint.kind.replace('_', ' ')} {constraint.source[:60]!r} matches nothing")
         return matcher
 
-    def _compile_schema(self, source: str) -> GrammarMatcher:
-        plan = plan_schema(source)
-        if plan.engine == "xgrammar":
-            plain = self._get_xgrammar().compile_json_schema(plan.schema)
+    def _compile_text(self, constraint: Constraint) -> GrammarMatcher:
+        """A regex or a grammar."""
+        name = "regex" if constraint.kind == "regex" else "grammar"
+        if constraint.engine == "xgrammar":
+            raise GrammarError(f"xgrammar enforces JSON schemas only here; leave grammar_backend out for a {name}")
+        compiler = self._get_llguidance()
+        if constraint.kind == "regex":
+            compiled = compiler.compile_regex(to_rust_regex(constraint.source))
+        else:
+            compiled = compiler.compile_ebnf(constraint.source)
+        if isinstance(compiled, GrammarError):
+            raise GrammarError(f"{name} {constraint.source[:60]!r} cannot be enforced: {compiled}")
+        return compiled
+
+    def _compile_schema(self, constraint: Constraint) -> GrammarMatcher:
+        wanted, loose = constraint.engine, constraint.loose
+        plan = plan_schema(constraint.source, engine=wanted)
+        if plan.engine == "xgrammar" and (wanted == "xgrammar" or not loose):
+            plain = self._get_xgrammar().compile_json_schema(plan.schema, loose=loose)
             if not isinstance(plain, GrammarError):
                 return plain
+            if wanted == "xgrammar":
+                raise GrammarError(f"xgrammar cannot enforce the JSON schema: {plain}")
         compiler = self._get_llguidance()
-        compiled = compiler.compile_json_schema(plan.schema)
+        compiled = compiler.compile_json_schema(plan.schema, loose=loose)
         if not isinstance(compiled, GrammarError):
             return compiled
         path, reason = "#", compiled

@@ -21,7 +21,6 @@ Schema = dict[str, Any] | bool
 _MAX_XGRAMMAR_NODES = 500
 _MAX_XGRAMMAR_VALUES = 1000
 _MAX_XGRAMMAR_COUNT = 4096
-_MAX_CHARACTERS = 1_000_000
 
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _ANNOTATIONS = {"$schema", "$id", "$comment", "title", "description", "default", "example", "examples"}
@@ -103,8 +102,9 @@ class SchemaPlan:
     engine: Literal["xgrammar", "llguidance"]
 
 
-def plan_schema(source: str) -> SchemaPlan:
+def plan_schema(source: str, engine: str = "auto") -> SchemaPlan:
     """Check the JSON schema in `source`. GrammarError names the keyword that cannot be enforced, and its path.
+    `engine`: the one that must enforce it, unless "auto".
 
     An object that lists `properties` and says nothing of others gets `additionalProperties: false`, as a model
     would otherwise go on inventing keys; not so in schemas whose parts combine on one value (`allOf` and the
@@ -118,7 +118,11 @@ def plan_schema(source: str) -> SchemaPlan:
         if not any(_combines(node) for _, node in nodes):
             schema = _closed(schema)
             nodes = list(_walk(schema, "#"))
-        fits = len(nodes) <= _MAX_XGRAMMAR_NODES and all(_fits_xgrammar(node) for _, node in nodes)
+        unfit = next((path for path, node in nodes if not _fits_xgrammar(node)), None)
+        fits = engine != "llguidance" and len(nodes) <= _MAX_XGRAMMAR_NODES and unfit is None
+        if engine == "xgrammar" and not fits:
+            where = f"at {unfit}" if unfit is not None else "that is so large"
+            raise GrammarError(f"xgrammar does not enforce all of the JSON schema {where}; leave grammar_backend out")
         if not fits:
             schema = with_plain_patterns(schema)
     except RecursionError:
@@ -133,9 +137,6 @@ def subschemas(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _parse(source: str) -> dict[str, Any]:
-    if len(source) > _MAX_CHARACTERS:
-        raise GrammarError(f"the JSON schema is {len(source)} characters long; at most {_MAX_CHARACTERS} are accepted")
-
     def refuse(constant: str) -> None:
         raise GrammarError(f"the JSON schema is not valid JSON: {constant} is not a JSON number")
 
@@ -246,9 +247,7 @@ def with_plain_patterns(schema: Any, path: str = "#") -> Any:
     and counts are integers."""
     if not isinstance(schema, dict):
         return schema
-    node: dict[str, Any] = {
-        key: int(value) if _KEYWORDS.get(key) is _COUNT else value for key, value in schema.items()
-    }
+    node: dict[str, Any] = {key: int(value) if _KEYWORDS.get(key) is _COUNT else value for key, value in schema.items()}
     for key in _SINGLES:
         if key in node:
             node[key] = with_plain_patterns(node[key], f"{path}/{key}")

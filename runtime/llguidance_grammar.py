@@ -16,6 +16,7 @@ from lmnb.runtime.grammar_vocab import GrammarVocabulary
 
 # Without it the library narrows the mask to one tokenization of text that is forced; a mask says what is allowed.
 _HEADER = '%llguidance {"no_forcing": true}\n'
+_WHITE_SPACE = r"[ \t\n]{0,16}"  # bounded, so that no model can go on with it for ever
 
 
 class LLGuidanceMatcher:
@@ -80,20 +81,39 @@ class LLGuidanceCompiler:
             raise LmnbError("regex and JSON constraints need llguidance: pip install llguidance") from e
         self._library = llguidance
         self._vocabulary = vocabulary
+        # Some 20 ms a mask at most, where ordinary ones take a hundredth of one; beyond that the request fails.
+        self._limits = llguidance.LLParserLimits(step_lexer_fuel=200_000, step_max_items=20_000)
         self._tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Vocabulary(vocabulary)))
 
     def compile_regex(self, regex: str) -> LLGuidanceMatcher | GrammarError:
         """`regex` in the dialect of Rust's regex crate, without `/`; or why it cannot be enforced."""
         return self._compile(f"{_HEADER}start: /{regex}/\n")
 
-    def compile_json_schema(self, schema: dict[str, Any]) -> LLGuidanceMatcher | GrammarError:
-        """Compact JSON that `schema` allows; or why it cannot be enforced."""
-        options = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":", "lenient": False}
+    def compile_ebnf(self, source: str) -> LLGuidanceMatcher | GrammarError:
+        """A grammar in Lark's form, or in GBNF's (`root ::= ...`), which is rewritten; or why it cannot be enforced."""
+        if "%llguidance" in source:
+            return GrammarError("%llguidance options are not accepted; leave that line out")
+        if "::=" in source:
+            from llguidance.gbnf_to_lark import gbnf_to_lark
+
+            try:
+                source = gbnf_to_lark(source).replace("%llguidance {}", "")
+            except Exception as error:  # the library raises whatever its parser meets
+                return GrammarError(f"it is no GBNF: {error}")
+        return self._compile(f"{_HEADER}{source}\n")
+
+    def compile_json_schema(self, schema: dict[str, Any], *, loose: bool = False) -> LLGuidanceMatcher | GrammarError:
+        """JSON that `schema` allows, compact or with some white space; or why it cannot be enforced."""
+        options: dict[str, Any] = {"item_separator": ",", "key_separator": ":", "lenient": False}
+        if loose:
+            options.update(whitespace_flexible=True, whitespace_pattern=_WHITE_SPACE)
+        else:
+            options["whitespace_flexible"] = False
         source = json.dumps({**schema, "x-guidance": options}, ensure_ascii=True)
         return self._compile(f"{_HEADER}start: %json {source}\n")
 
     def _compile(self, grammar: str) -> LLGuidanceMatcher | GrammarError:
-        matcher = self._library.LLMatcher(self._tokenizer, grammar, log_level=0)
+        matcher = self._library.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
             return GrammarError(_reason(matcher.get_error()))
         warnings = matcher.get_grammar_warnings()

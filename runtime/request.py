@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,10 +18,20 @@ Origin = Literal["free", "masked", "forced"]
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the generated text must match: a regex, or a JSON schema as JSON text."""
+    """What the generated text must match: a regex, a JSON schema as JSON text, or a grammar (Lark's or GBNF's form).
 
-    kind: Literal["regex", "json_schema"]
+    `loose`: JSON may have white space between its parts. `engine`: the library that must enforce it, by name.
+    """
+
+    kind: Literal["regex", "json_schema", "ebnf"]
     source: str
+    loose: bool = False
+    engine: Literal["auto", "llguidance", "xgrammar"] = "auto"
+
+    @classmethod
+    def of_choices(cls, choices: Iterable[str]) -> Constraint:
+        """One of several texts."""
+        return cls("regex", "|".join(re.escape(choice) for choice in choices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

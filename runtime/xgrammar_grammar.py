@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from lmnb.errors import GrammarError, LmnbError
+from lmnb.runtime.grammar_disk import GrammarDisk
 from lmnb.runtime.grammar_vocab import GrammarVocabulary
+
+_MOST_WHITE_SPACE = 16  # characters in a row, so that no model can go on with it for ever
 
 
 class XGrammarMatcher:
@@ -104,15 +108,26 @@ class XGrammarCompiler:
             vocab_size=vocabulary.size + 1,
             stop_token_ids=[vocabulary.end_id],
         )
+        self._disk = GrammarDisk(xgrammar.CompiledGrammar, info, vocabulary)
         # Its own cache has no bound by default; compiled forms are cached one level up, whichever the library.
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=num_threads, cache_enabled=False)
 
-    def compile_json_schema(self, schema: dict[str, Any]) -> XGrammarMatcher | GrammarError:
-        """Compact JSON that `schema` allows, properties in the schema's order; or why it cannot be enforced."""
-        try:
-            compiled = self._compiler.compile_json_schema(
-                json.dumps(schema), any_whitespace=False, separators=(",", ":"), strict_mode=False
-            )
-        except RuntimeError as e:
-            return GrammarError(re.sub(r"^\[[\d:]+\] \S+: ", "", str(e).strip().splitlines()[-1]))
+    def compile_json_schema(self, schema: dict[str, Any], *, loose: bool = False) -> XGrammarMatcher | GrammarError:
+        """JSON that `schema` allows, properties in the schema's order, compact or with some white space; or why it
+        cannot be enforced. What took long to compile is kept on disk."""
+        text = json.dumps(schema)
+        compiled = self._disk.load(text, loose)
+        if compiled is None:
+            began = time.perf_counter()
+            try:
+                compiled = self._compiler.compile_json_schema(
+                    text,
+                    any_whitespace=loose,
+                    separators=None if loose else (",", ":"),
+                    strict_mode=False,
+                    max_whitespace_cnt=_MOST_WHITE_SPACE if loose else None,
+                )
+            except RuntimeError as e:
+                return GrammarError(re.sub(r"^\[[\d:]+\] \S+: ", "", str(e).strip().splitlines()[-1]))
+            self._disk.save(text, loose, compiled, time.perf_counter() - began)
         return XGrammarMatcher(self._vocabulary, self._matcher_class(compiled))

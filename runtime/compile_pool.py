@@ -1,0 +1,55 @@
+"""Threads that compile constraints, each with a time limit. A hostile constraint costs its own request only.
+
+The libraries cannot be interrupted: a compilation that takes too long is given up, and its thread ends when it does.
+Threads are daemons, so that none of them keeps a process from ending.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import TypeVar
+
+from lmnb.errors import GrammarError
+
+T = TypeVar("T")
+
+
+class CompilePool:
+    """At most `max_threads` compilations go on at once, given-up ones included; more are refused when all hang."""
+
+    def __init__(self, *, limit_seconds: float, max_threads: int = 8) -> None:
+        self._limit = limit_seconds
+        self._slots = threading.BoundedSemaphore(max_threads)
+
+    def submit(self, compile: Callable[[], T]) -> Future[T]:
+        """Run `compile` in a thread. The future's error is its own, or a GrammarError after the time limit."""
+        future: Future[T] = Future()
+        threading.Thread(target=self._wait_and_run, args=(compile, future), name="lmnb-grammar", daemon=True).start()
+        return future
+
+    def _wait_and_run(self, compile: Callable[[], T], future: Future[T]) -> None:
+        if not self._slots.acquire(timeout=self._limit):
+            self._fail(future, "other constraints take all the time there is to compile")
+            return
+        too_long = f"compiling the constraint takes more than {self._limit:g} s; simplify it"
+        timer = threading.Timer(self._limit, self._fail, (future, too_long))
+        timer.daemon = True
+        timer.start()
+        try:
+            result = compile()
+        except BaseException as error:
+            with suppress(InvalidStateError):
+                future.set_exception(error)
+        else:
+            with suppress(InvalidStateError):
+                future.set_result(result)
+        finally:
+            timer.cancel()
+            self._slots.release()
+
+    def _fail(self, future: Future[T], why: str) -> None:
+        with suppress(InvalidStateError):
+            future.set_exception(GrammarError(why))
