@@ -7,6 +7,8 @@ from typing import Any
 
 from lmnb.server.http_error import HttpError
 
+MAX_SAMPLES = 128
+
 
 class Fields:
     """A JSON object. Each getter takes a field; null counts as absent. HttpError (400) for a wrong type."""
@@ -41,6 +43,17 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.wrong(name, "a whole number")
         return value
+
+    def count(self, name: str) -> int:
+        """A number of samples."""
+        value = self.whole(name, 1)
+        if not 1 <= value <= MAX_SAMPLES:
+            raise self.wrong(name, f"a whole number from 1 to {MAX_SAMPLES}")
+        return value
+
+    def seed(self, name: str) -> int | None:
+        """A whole number, or nothing."""
+        return self.whole(name, 0) if name in self else None
 
     def number(self, name: str, default: float) -> float:
         """A number."""

@@ -218,11 +218,9 @@ class Native:
 
 def sampling_params(fields: Fields) -> tuple[SamplingParams, int]:
     """The native protocol's sampling parameters, and the number of samples."""
-    count = fields.whole("n", 1)
-    if count < 1:
-        raise HttpError(400, f"sampling_params.n must be at least 1, not {count}", "n")
+    count = fields.count("n")
     top_k = fields.whole("top_k", -1)
-    seed = fields.get("seed", fields.get("sampling_seed"))
+    seed = fields.seed("sampling_seed" if "sampling_seed" in fields else "seed")
     params = SamplingParams(
         max_new_tokens=fields.whole("max_new_tokens", 128),
         min_new_tokens=fields.whole("min_new_tokens", 0),

@@ -164,9 +164,7 @@ def _content(fields: Fields, where: str) -> str:
 
 
 def _sampling(fields: Fields, *, default_tokens: int) -> tuple[SamplingParams, int]:
-    count = fields.whole("n", 1)
-    if count < 1:
-        raise HttpError(400, f"n must be at least 1, not {count}", "n")
+    count = fields.count("n")
     limit = fields.whole("max_tokens", default_tokens)
     params = SamplingParams(
         max_new_tokens=fields.whole("max_completion_tokens", limit),
@@ -178,7 +176,7 @@ def _sampling(fields: Fields, *, default_tokens: int) -> tuple[SamplingParams, i
         frequency_penalty=fields.number("frequency_penalty", 0.0),
         presence_penalty=fields.number("presence_penalty", 0.0),
         repetition_penalty=fields.number("repetition_penalty", 1.0),
-        seed=None if "seed" not in fields else fields.whole("seed", 0),
+        seed=fields.seed("seed"),
         stop=fields.strings("stop"),
         stop_regex=fields.strings("stop_regex"),
         stop_token_ids=fields.ids("stop_token_ids"),

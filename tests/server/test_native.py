@@ -132,6 +132,8 @@ def test_regex_is_enforced(server: Server) -> None:
         ({"text": "a", "sampling_params": {"top_q": 1}}, "top_q"),
         ({"text": "a", "sampling_params": {"temperature": "hot"}}, "temperature"),
         ({"text": "a", "sampling_params": {"max_new_tokens": -1}}, "max_tokens"),
+        ({"text": "a", "sampling_params": {"seed": "x"}}, "seed"),
+        ({"text": "a", "sampling_params": {"n": 100000}}, "n must be"),
         ({"text": "a", "sampling_params": {"ebnf": "root ::= 'a'"}}, "ebnf"),
         ({"text": "a", "sampling_params": {"regex": "a", "json_schema": "{}"}}, "exclude"),
         ({"text": "a", "sampling_params": {"regex": "(("}}, "regex"),

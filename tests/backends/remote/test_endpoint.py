@@ -128,6 +128,16 @@ def test_logprobs(endpoint: RuntimeEndpoint) -> None:
     assert all(len(top) == 2 for top in meta["output_top_logprobs"])
 
 
+def test_rows_again_and_again_also_after_a_row_that_fails(endpoint: RuntimeEndpoint) -> None:
+    rows = [{"question": f"Why {index}?"} for index in range(64)]
+    first = [state["answer"] for state in chat.run_batch(rows, **greedy(), backend=endpoint)]
+    assert [state["answer"] for state in chat.run_batch(rows, **greedy(), backend=endpoint)] == first
+    failing = chat.run_batch([{"question": "x" * 5000}, *rows[:3]], **greedy(), backend=endpoint)
+    assert isinstance(failing[0].error(), GenerationError)
+    assert [state["answer"] for state in failing[1:]] == first[:3]
+    assert [state["answer"] for state in chat.run_batch(rows, **greedy(), backend=endpoint)] == first
+
+
 def test_the_servers_message_reaches_the_reader(endpoint: RuntimeEndpoint) -> None:
     state = chat.run("x" * 5000, backend=endpoint)
     with pytest.raises(GenerationError) as caught:
