@@ -42,6 +42,7 @@ class JinjaTemplate:
         name: str = "tokenizer",
     ) -> None:
         self.name = name
+        self.source = source
         self._variables = dict(variables or {})
         self._atoms = tuple(sorted(atoms, key=len, reverse=True))
         try:
@@ -51,6 +52,19 @@ class JinjaTemplate:
         self._cached_parts = lru_cache(maxsize=2048)(self._parts_or_error)
         self._cached_begin = lru_cache(maxsize=2048)(self._derive_begin)
         self._cached_end = lru_cache(maxsize=2048)(self._derive_end)
+
+    def to_wire(self) -> dict[str, Any]:
+        """What another process needs to make the same template."""
+        return {"jinja": self.source, "variables": self._variables, "atoms": list(self._atoms)}
+
+    @classmethod
+    def from_wire(cls, told: Any, name: str) -> JinjaTemplate | None:
+        """The template that `to_wire` described; None if `told` is nothing of the kind."""
+        if not isinstance(told, Mapping) or not isinstance(told.get("jinja"), str):
+            return None
+        variables, atoms = told.get("variables"), told.get("atoms")
+        texts = {str(key): str(value) for key, value in variables.items()} if isinstance(variables, Mapping) else {}
+        return cls(told["jinja"], texts, [str(atom) for atom in atoms] if isinstance(atoms, list) else [], name)
 
     @property
     def stop(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from lmnb.backends.jinja_template import JinjaTemplate
 from lmnb.runtime.request import Constraint, Request, SamplingParams, TokenLogprob
 from lmnb.server.fields import Fields
 from lmnb.server.http_error import HttpError, as_http_error, error_body
@@ -65,13 +66,15 @@ class Native:
 
     def model_info(self) -> dict[str, Any]:
         """`/get_model_info`."""
-        name = self._runtime.name
+        name, template = self._runtime.name, self._runtime.chat_template
         return {
             "model_path": name,
             "tokenizer_path": name,
             "is_generation": True,
             "preferred_sampling_params": None,
             "weight_version": "default",
+            # Beyond SGLang's answer: lmnb's own clients write the model's template instead of guessing it.
+            "chat_template": template.to_wire() if isinstance(template, JinjaTemplate) else {"name": template.name},
         }
 
     def server_info(self) -> dict[str, Any]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.capabilities import ALL_SAMPLING, Capabilities
+from lmnb.backends.jinja_template import JinjaTemplate
 from lmnb.backends.remote.endpoint_context import EndpointContext
 from lmnb.backends.remote.secrets import Secret, shown_url
 from lmnb.backends.remote.text_prompt import TextPrompt
 from lmnb.backends.remote.token_texts import TokenTexts
 from lmnb.backends.remote.token_usage import TokenUsage
 from lmnb.backends.remote.wire import Wire
-from lmnb.backends.templates import get_chat_template, get_chat_template_by_model_path
-from lmnb.errors import RemoteError
+from lmnb.backends.templates import ChatTemplate, get_chat_template, get_chat_template_by_model_path
+from lmnb.errors import ArgumentError, RemoteError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -24,8 +26,9 @@ class RuntimeEndpoint:
     """A remote SGLang server at `base_url`. Implements `Backend`; all methods may be called from any thread.
 
     `api_key` is sent as a bearer token (take it from the environment, so that no notebook holds it). `verify`: a CA
-    file, or False to trust any certificate. `chat_template_name`: by default the model's path on the server chooses.
-    `timeout`: seconds without a sign of life. `retries`: how often a call that was not answered is sent again.
+    file, or False to trust any certificate. `timeout`: seconds without a sign of life. `retries`: how often a call that
+    was not answered is sent again. The chat template is the one named, else the tokenizer's own where the server tells
+    it (`lmnb serve` does), else a named one that fits the model's path; the repr says which, and how it was found.
     Raises RemoteError if there is no such server.
     """
 
@@ -55,12 +58,7 @@ class RuntimeEndpoint:
         if not isinstance(info, dict) or not info.get("model_path"):
             raise RemoteError(f"the server at {self.wire.shown} is no SGLang server: /get_model_info names no model")
         self.name = str(info["model_path"])
-        if chat_template_name is not None:
-            self.chat_template = get_chat_template(chat_template_name)
-            self._template_source = "argument"
-        else:
-            self.chat_template = get_chat_template_by_model_path(self.name)
-            self._template_source = "name" if self.chat_template.name != "default" else "nothing fits the model's name"
+        self.chat_template, self._template_source = _template(chat_template_name, info)
         self.stop = self.chat_template.stop
         self.token_texts = TokenTexts()
         self.token_usage = TokenUsage()
@@ -119,3 +117,18 @@ class RuntimeEndpoint:
     def shutdown(self) -> None:
         """Close the connections. The server goes on."""
         self.wire.close()
+
+
+def _template(wanted: str | None, info: dict[str, Any]) -> tuple[ChatTemplate, str]:
+    """The chat template, and where it came from."""
+    if wanted is not None:
+        return get_chat_template(wanted), "argument"
+    told = info.get("chat_template")
+    own = JinjaTemplate.from_wire(told, "tokenizer")
+    if own is not None:
+        return own, "the server's tokenizer"
+    if isinstance(told, dict) and isinstance(told.get("name"), str):
+        with suppress(ArgumentError):  # the server knows one that this process does not
+            return get_chat_template(told["name"]), "the server"
+    found = get_chat_template_by_model_path(str(info["model_path"]))
+    return found, "the model's name" if found.name != "default" else "nothing fits the model's name"

@@ -173,6 +173,17 @@ def test_flush_and_information(endpoint: RuntimeEndpoint) -> None:
     assert "select: scored" in repr(endpoint)
 
 
+def test_the_tokenizers_own_template_comes_over_the_wire(server: Server) -> None:
+    with RuntimeEndpoint(server.url) as endpoint, fake_runtime() as local:
+        assert "chat template: tokenizer (the server's tokenizer)" in repr(endpoint)
+        assert endpoint.stop == local.stop == ("<|im_end|>",)
+        assert (
+            chat.run("Why?", **greedy(), backend=endpoint).text() == chat.run("Why?", **greedy(), backend=local).text()
+        )
+    with fake_server(chat_template="llama-3-instruct") as other, RuntimeEndpoint(other.url) as endpoint:
+        assert endpoint.chat_template.name == "llama-3-instruct"
+
+
 def test_no_server_is_told() -> None:
     with pytest.raises(RemoteError, match="cannot be reached"):
         RuntimeEndpoint("http://127.0.0.1:9", retries=0)
@@ -197,7 +208,7 @@ def test_the_embedded_model_over_the_wire(embedded_runtime: Any) -> None:
         s += sgl.assistant("The capital is " + sgl.select("city", ["Paris", "Tokyo", "New York"]))
 
     with Server(embedded_runtime) as server, RuntimeEndpoint(server.url) as endpoint:
-        assert endpoint.chat_template.name == "chatml"
+        assert endpoint.chat_template.name == "tokenizer"
         for country, city in (("France", "Paris"), ("Japan", "Tokyo")):
             state = capital.run(country, backend=endpoint)
             assert state["city"] == city
