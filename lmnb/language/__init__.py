@@ -41,6 +41,8 @@ from lmnb.language.program import Program, function, open_state
 from lmnb.language.reasoning import ReasoningFormat, register_reasoning_format
 from lmnb.language.results import BatchStopped, Results, partial_results
 from lmnb.language.run import Run, current_run, on_run
+from lmnb.language.run_diff import RunDiff
+from lmnb.language.saved_run import SavedRun, replay, run_schema
 from lmnb.language.state import ProgramState
 from lmnb.language.token_lens import Tokens
 
@@ -58,6 +60,8 @@ __all__ = [
     "ReasoningFormat",
     "Results",
     "Run",
+    "RunDiff",
+    "SavedRun",
     "SglFunction",
     "Tokens",
     "assistant",
@@ -77,7 +81,9 @@ __all__ = [
     "open_state",
     "partial_results",
     "register_reasoning_format",
+    "replay",
     "resolve_backend",
+    "run_schema",
     "select",
     "separate_reasoning",
     "set_default_backend",

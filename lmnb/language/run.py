@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import secrets
 import threading
 import time
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.base import Backend, CancelToken
 from lmnb.errors import CancelledError
@@ -29,7 +32,11 @@ from lmnb.language.events import (
     Status,
 )
 from lmnb.language.loop import background
+from lmnb.language.saved_run import SavedRun
 from lmnb.language.waiting import Signal
+
+if TYPE_CHECKING:
+    from lmnb.language.run_diff import RunDiff
 
 logger = logging.getLogger("lmnb")
 _keys = itertools.count()
@@ -125,6 +132,26 @@ class Run:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the run is over; False if `timeout` seconds went by first. Interruptible."""
         return self._signal.wait(lambda: self._status != "running", timeout)
+
+    def saved(self) -> SavedRun:
+        """The run up to now, as it is saved: apart from its backend, and without secrets."""
+        return SavedRun.of(self.events)
+
+    def to_json(self) -> str:
+        """The run up to now as a JSON document, which `lmnb.replay` shows without a model."""
+        return self.saved().to_json()
+
+    def to_html(self) -> str:
+        """The run's view up to now as one page that needs neither kernel nor network."""
+        return self.saved().to_html()
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write `to_json` or `to_html` to `path`, as its ending says: .json or .html. Returns the path."""
+        return self.saved().save(path)
+
+    def diff(self, other: Any) -> RunDiff:
+        """How `other` (a run, a state or a saved run) differs from this one."""
+        return self.saved().diff(other)
 
     def announce(self) -> None:
         """Tell those who asked by `on_run` of this run, once."""

@@ -1,0 +1,157 @@
+"""Saved runs: what is written is what is read, and nothing that is not a run is taken for one."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import jsonschema
+import pytest
+from view_samples import judge, stopped
+
+import lmnb
+from lmnb.backends.testing import ScriptedBackend
+from lmnb.errors import ArgumentError
+from lmnb.language import events as ev
+from lmnb.language.event_schema import MisfitError, decode_event, encode_event
+from lmnb.language.saved_run import SavedRun, saved
+
+SAMPLES = {
+    ev.RunStarted: ev.RunStarted("1a", "judge", "model", 1.5),
+    ev.RunFinished: ev.RunFinished("done", 2),
+}
+
+
+def finished_run(replies: object = "ok", body: object = None) -> lmnb.ProgramState:
+    @lmnb.function
+    def program(s):
+        s += lmnb.user("Say.") + lmnb.assistant(lmnb.gen("x"))
+
+    state = program.run(backend=ScriptedBackend(replies))
+    state.sync()
+    assert state.run.wait(5)
+    return state
+
+
+@pytest.mark.parametrize("events", [judge(), stopped()], ids=["judge", "stopped"])
+def test_a_saved_run_is_read_back_as_it_was_and_fits_the_schema(events):
+    text = SavedRun(events).to_json()
+    jsonschema.Draft202012Validator(lmnb.run_schema()).validate(json.loads(text))
+    assert SavedRun.from_json(text).events == tuple(events)
+
+
+def test_the_schema_is_a_schema_and_refuses_other_things():
+    schema = lmnb.run_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    document = json.loads(SavedRun(judge()).to_json())
+    validator = jsonschema.Draft202012Validator(schema)
+    for damage in ({"type": "nothing"}, {"type": "run", "run": 3}, {"type": "branch_end", "branch": 1, "status": "?"}):
+        assert not validator.is_valid({**document, "events": [damage]})
+    assert not validator.is_valid({**document, "version": 99})
+
+
+def test_every_event_class_has_a_schema_that_its_own_wire_form_fits():
+    kinds = {
+        entry["properties"]["type"]["const"] for entry in lmnb.run_schema()["properties"]["events"]["items"]["anyOf"]
+    }
+    assert kinds == set(ev.EVENT_TYPES)
+    seen = {type(event) for event in judge() + stopped()}
+    assert len(seen) >= 12  # the samples above exercise nearly all of them
+
+
+def test_numbers_that_json_has_no_sign_for_survive():
+    event = ev.ChoiceMade(0, "a", ["a", "b"], [-math.inf, 0.5], "greedy_token_selection")
+    text = json.dumps(encode_event(event), allow_nan=False)
+    assert decode_event(json.loads(text)) == event
+
+
+def test_fields_of_a_newer_version_are_left_out_and_missing_ones_are_named():
+    message = encode_event(ev.TextAppended(0, "hi"))
+    assert decode_event({**message, "colour": "red"}) == ev.TextAppended(0, "hi")
+    with pytest.raises(MisfitError, match="text has no text"):
+        decode_event({"type": "text", "branch": 0})
+    with pytest.raises(MisfitError, match=r"text\.branch is 'x'"):
+        decode_event({"type": "text", "branch": "x", "text": "hi"})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nonsense", "not JSON"),
+        ("[]", "no saved run"),
+        ('{"format": "lmnb-run", "version": 2, "events": []}', "version 2"),
+        ('{"format": "lmnb-run", "version": 1, "events": []}', "does not begin"),
+        (
+            '{"format": "lmnb-run", "version": 1, "events": [{"type": "text", "branch": 0, "text": "x"}]}',
+            "does not begin",
+        ),
+        ('{"format": "lmnb-run", "version": 1, "events": [{"type": "what"}]}', "no event of type 'what'"),
+    ],
+)
+def test_what_is_no_saved_run_is_refused_with_a_reason(text, says):
+    with pytest.raises(ArgumentError, match=says):
+        SavedRun.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.TextAppended(7, "x"),
+        ev.TokensGenerated(0, "x", 1),
+        ev.BranchOpened(0, 0, 0, 0, "0.0"),
+        ev.BranchesJoined(5, [1], "gather_variable"),
+        SAMPLES[ev.RunStarted],
+    ],
+)
+def test_events_that_a_view_could_not_follow_are_refused(event):
+    with pytest.raises(ArgumentError, match="its event 1 "):
+        SavedRun([SAMPLES[ev.RunStarted], event, SAMPLES[ev.RunFinished]])
+
+
+def test_a_run_and_its_state_save_and_replay_without_the_model(tmp_path):
+    state = finished_run({"x": "hello"})
+    path = state.run.save(tmp_path / "run.json")
+    again = lmnb.replay(path)
+    assert again.events == state.run.events
+    assert (again.id, again.status, again.model) == (state.run.id, "done", "scripted")
+    assert again.to_json() == state.run.to_json()
+    assert saved(state).events == saved(state.run).events == again.events
+    assert "SavedRun" in repr(again)
+    with pytest.raises(ArgumentError, match=r"\.json or \.html"):
+        again.save(tmp_path / "run.txt")
+    with pytest.raises(ArgumentError, match="no run"):
+        saved(3)
+
+
+def test_a_run_that_goes_on_is_saved_up_to_now():
+    backend = ScriptedBackend("word " * 200, token_delay=0.05)
+    s = lmnb.language.open_state(backend)
+    s += lmnb.gen("x", max_tokens=500)
+    next(s.text_iter("x"))
+    part = s.run.saved()
+    s.run.cancel()
+    s.run.finish()
+    assert part.status == "running"
+    assert SavedRun.from_json(part.to_json()).events == part.events
+    assert s.run.saved().status == "cancelled"
+
+
+def test_no_key_of_the_environment_is_saved(monkeypatch):
+    key = "sk-very-secret-0123456789"
+    monkeypatch.setenv("SOME_API_KEY", key)
+    monkeypatch.setenv("HUSH_TOKEN", "short")
+    monkeypatch.setenv("ORDINARY", "an ordinary value")
+    reply = f"the key is {key}, which an ordinary value and short are not"
+    state = finished_run({"x": reply})
+    assert key in state["x"]
+    pieces = [e.text for e in state.run.events if isinstance(e, ev.TokensGenerated)]
+    assert key in "".join(pieces)
+    assert not any(key in piece for piece in pieces)  # it is spelled out over several
+    text = state.run.to_json()
+    assert key not in text
+    again = SavedRun.from_json(text)
+    generated = "".join(e.text for e in again.events if isinstance(e, ev.TokensGenerated))
+    assert generated == reply.replace(key, "***")
+    assert sum(e.num_tokens for e in again.events if isinstance(e, ev.TokensGenerated)) == sum(
+        e.num_tokens for e in state.run.events if isinstance(e, ev.TokensGenerated)
+    )
