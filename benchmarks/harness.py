@@ -7,7 +7,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 
@@ -21,8 +21,15 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "transformers", "lmnb")},
+        **{name: _version(name) for name in ("torch", "transformers", "lmnb")},
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed: run from a checkout"
 
 
 def interleaved(rounds: int, **measures: Callable[[], dict[str, float]]) -> dict[str, dict[str, float]]:

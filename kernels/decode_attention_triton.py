@@ -18,7 +18,7 @@ from lmnb.kernels.device_plan import ITEM_FIELDS, NARROW_ROWS, WIDE_ROWS, Decode
 _LOG2_E = 1.4426950408889634
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["max_parts"])
 def _attend_items(
     queries,
     keys,
@@ -33,7 +33,7 @@ def _attend_items(
     query_stride,
     slot_stride,
     table_stride,
-    MAX_PARTS: tl.constexpr,
+    max_parts,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -101,18 +101,18 @@ def _attend_items(
     nothing = total == 0.0
     out = acc / tl.where(nothing, 1.0, total)[:, None]
     lse = tl.where(nothing, float("-inf"), peak + tl.log2(tl.where(nothing, 1.0, total)))
-    place = (request.to(tl.int64) * MAX_PARTS + part) * (KV_HEADS * GROUP) + query_head
+    place = (request.to(tl.int64) * max_parts + part) * (KV_HEADS * GROUP) + query_head
     tl.store(partial_lse + place, lse, mask=row_ok)
     tl.store(partial_out + place[:, None] * HEAD_DIM + dims[None, :], out, mask=row_ok[:, None] & dim_ok[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["max_parts"])
 def _combine_parts(
     partial_out,
     partial_lse,
     num_parts,
     out,
-    MAX_PARTS: tl.constexpr,
+    max_parts,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -129,7 +129,7 @@ def _combine_parts(
     for start in range(0, count, BLOCK_P):
         parts = start + tl.arange(0, BLOCK_P)
         part_ok = parts < count
-        place = (request * MAX_PARTS + parts) * HEADS + head
+        place = (request * max_parts + parts) * HEADS + head
         lse = tl.load(partial_lse + place, mask=part_ok, other=float("-inf"))
         block = tl.load(
             partial_out + place[:, None] * HEAD_DIM + dims[None, :], mask=part_ok[:, None] & dim_ok[None, :], other=0.0
@@ -163,7 +163,7 @@ def decode_attention(
     """
     num_heads, head_dim = queries.shape[1:]
     num_kv_heads = keys.shape[1]
-    block_d = triton.next_power_of_2(head_dim)
+    block_d = max(16, triton.next_power_of_2(head_dim))  # matrix units want 16 at least
     wide_values = queries.dtype == torch.float32 or block_d > 128
     for items, block_m in ((part.narrow, NARROW_ROWS), (part.wide, WIDE_ROWS)):
         if not len(items):
@@ -184,7 +184,7 @@ def decode_attention(
             queries.stride(0),
             keys.stride(0),
             slot_table.stride(0),
-            MAX_PARTS=part.max_parts,
+            part.max_parts,
             KV_HEADS=num_kv_heads,
             GROUP=num_heads // num_kv_heads,
             HEAD_DIM=head_dim,
@@ -194,18 +194,18 @@ def decode_attention(
             FIELDS=ITEM_FIELDS,
             WINDOW=window or 0,
             SOFTCAP=softcap is not None,
-            STAGES=1 if wide_values and is_wide else 2 if wide_values or is_wide else 3,
-            num_warps=8 if is_wide else 4,
+            STAGES=(1 if is_wide else 2) if wide_values else 3,
+            num_warps=(8 if wide_values else 4) if is_wide else 2,
         )
     _combine_parts[(part.num_rows, num_heads)](
         part.partial_out,
         part.partial_lse,
         part.num_parts,
         out,
-        MAX_PARTS=part.max_parts,
+        part.max_parts,
         HEADS=num_heads,
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
-        BLOCK_P=min(8, triton.next_power_of_2(part.max_parts)),
+        BLOCK_P=8,
         num_warps=2,
     )

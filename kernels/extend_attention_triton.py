@@ -165,7 +165,7 @@ def extend_attention(
     assert rows_per_tile in (NARROW_ROWS, WIDE_ROWS)
     num_heads, head_dim = queries.shape[1:]
     num_kv_heads = keys.shape[1]
-    block_d = triton.next_power_of_2(head_dim)
+    block_d = max(16, triton.next_power_of_2(head_dim))  # matrix units want 16 at least
     wide_values = queries.dtype == torch.float32 or block_d > 128
     is_wide = rows_per_tile == WIDE_ROWS
     _extend_tiles[(len(tiles) * num_kv_heads,)](
@@ -190,5 +190,5 @@ def extend_attention(
         WINDOW=window or 0,
         SOFTCAP=softcap is not None,
         STAGES=1 if wide_values else 3,
-        num_warps=8 if is_wide else 4,
+        num_warps=8 if is_wide and wide_values else 4,
     )

@@ -39,22 +39,29 @@ def _row_best(best, index, chosen, chosen_best, last_tokens, rows, num_blocks, B
     tl.store(last_tokens + tl.load(rows + row).to(tl.int64), token)
 
 
-def greedy(logits: Tensor, num_tokens: int, last_tokens: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Token ids int32 [L] and their logits float32 [L] of `logits` [L, V], among the first `num_tokens` ids.
+def greedy(logits: Tensor, num_tokens: int, last_tokens: Tensor, rows: Tensor) -> Tensor:
+    """The likeliest of the first `num_tokens` ids in each row of `logits` [L, V].
 
-    Row i's token is also kept in `last_tokens[rows[i]]`.
+    int32 [2, L], so that one copy takes all of it to the host: the ids, and the bits of their float32 logits. Row
+    i's id is also kept in `last_tokens[rows[i]]`.
     """
     num_rows = len(logits)
     num_blocks = triton.cdiv(num_tokens, _BLOCK)
     best = torch.empty(num_rows, num_blocks, dtype=torch.float32, device=logits.device)
     index = torch.empty(num_rows, num_blocks, dtype=torch.int32, device=logits.device)
-    chosen = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
-    chosen_best = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
+    result = torch.empty(2, num_rows, dtype=torch.int32, device=logits.device)
     _block_best[(num_rows, num_blocks)](
         logits, best, index, logits.stride(0), num_tokens, num_blocks, BLOCK=_BLOCK, num_warps=4
     )
     _row_best[(num_rows,)](
-        best, index, chosen, chosen_best, last_tokens, rows, num_blocks, BLOCK=triton.next_power_of_2(num_blocks),
+        best,
+        index,
+        result[0],
+        result[1].view(torch.float32),
+        last_tokens,
+        rows,
+        num_blocks,
+        BLOCK=triton.next_power_of_2(num_blocks),
         num_warps=1,
-    )  # fmt: skip
-    return chosen, chosen_best
+    )
+    return result

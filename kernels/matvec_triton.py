@@ -32,7 +32,7 @@ def _matvec(x, weight, bias, out, num_out, SIZE: tl.constexpr, BLOCK_R: tl.const
 
 
 def matvec(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, block_r: int = 4, block_k: int = 1024, warps: int = 4
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, block_r: int = 2, block_k: int = 2048, warps: int = 4
 ) -> Tensor:
     """x [1, in] times `weight` [out, in] (contiguous), plus bias [out] if there is one: [1, out]."""
     num_out, size = weight.shape

@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lmnb.kernels.device_plan import DevicePlan
+
 
 @dataclass(slots=True)
 class ForwardBatch:
@@ -18,6 +20,8 @@ class ForwardBatch:
     The first `num_decode` rows have exactly one new token each.
     `shared_len`: that many leading slots are the same for all of the first `num_decode` rows (0 if unknown);
     their KV need be read once only.
+    `plan`: on a GPU, where the tokens and their keys lie; then tensors are int32, and the numbers about the rows
+    (`query_starts`, `kv_lens`, `num_decode`, `shared_len`) are in it alone.
     """
 
     input_ids: Tensor  # int64 [T]
@@ -26,9 +30,10 @@ class ForwardBatch:
     slot_table: Tensor  # int64 [B, >= max(kv_lens)]
     query_starts: list[int]  # [B + 1], on the host
     kv_lens: list[int]  # [B], on the host
-    logits_rows: Tensor  # int64 [L]: indices into T whose logits are wanted
+    logits_rows: Tensor | None  # int64 [L]: indices into T whose logits are wanted; None: all
     num_decode: int = 0
     shared_len: int = 0
+    plan: DevicePlan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +57,12 @@ class Model(Protocol):
     name: str
     vocab_size: int  # rows of the logits; may exceed the tokenizer's
     context_tokens: int  # longest sequence it was made for
+    num_heads: int  # query heads
     kv_layout: KVLayout
     weight_bytes: int
 
     def forward(self, batch: ForwardBatch, keys: list[Tensor], values: list[Tensor]) -> Tensor:
         """Write the new tokens' K and V into `keys`/`values` (one tensor a layer, [num_slots, num_kv_heads,
-        head_dim]), attend, and return float32 logits [L, vocab_size] of `batch.logits_rows`."""
+        head_dim]), attend, and return logits [L, vocab_size] of `batch.logits_rows`: float32, or on a GPU in the
+        model's dtype."""
         ...

@@ -1,4 +1,4 @@
-"""Turns the scheduler's rows into one `ForwardBatch`, and remembers which logits belong to whom."""
+"""Turns the scheduler's rows into one `ForwardBatch`, and tells which logits belong to whom."""
 
 from __future__ import annotations
 
@@ -21,56 +21,73 @@ class PromptSpan(NamedTuple):
 
 
 class BuiltBatch(NamedTuple):
-    """A batch with its logits' meaning: `sampled[i]`'s next token comes from logits row `sampled_rows[i]`."""
+    """What a step's logits mean: `sampled[i]`'s next token comes from logits row `sampled_rows[i]`.
 
-    batch: ForwardBatch
+    `wanted`: the tokens of the step whose logits are needed, in order. `ended`: rows that complete a request which
+    wants no token.
+    """
+
+    rows: list[Row]
+    wanted: list[int]
     sampled: list[Row]
     sampled_rows: list[int]
     prompt_spans: list[PromptSpan]
+    ended: list[Row]
+
+    @property
+    def num_logits(self) -> int:
+        return len(self.wanted)
 
 
-def build_batch(rows: list[Row], scheduler: Scheduler, device: torch.device) -> BuiltBatch:
-    """`rows` come one-token rows first, as `Scheduler.schedule` returns them."""
-    table = scheduler.table
-    kv_lens = [row.end for row in rows]
-    query_starts = [0]
-    ids, positions, out_slots = [], [], []
-    wanted: list[int] = []
-    sampled: list[Row] = []
-    sampled_rows: list[int] = []
-    spans: list[PromptSpan] = []
+def describe(rows: list[Row]) -> BuiltBatch:
+    """Which logits the rows want, and what for."""
+    built = BuiltBatch(rows, [], [], [], [], [])
+    wanted = built.wanted
+    token = 0
     for row in rows:
         sequence, start, end = row
-        base = query_starts[-1] - start  # flat index of the sequence's token 0
+        base = token - start  # flat index of the sequence's token 0
+        token += end - start
+        for first, last in _known_logits(row):
+            if first < last:
+                built.prompt_spans.append(PromptSpan(row, first + 1, len(wanted), len(wanted) + last - first))
+                wanted.extend(range(base + first, base + last))
+        if row.is_last and sequence.request.sampling.max_new_tokens > 0:
+            built.sampled.append(row)
+            built.sampled_rows.append(len(wanted))
+            wanted.append(base + end - 1)
+        elif row.is_last:
+            built.ended.append(row)
+    return built
+
+
+def build_batch(built: BuiltBatch, scheduler: Scheduler, device: torch.device) -> ForwardBatch:
+    """The tensors of a step. Its rows come one-token rows first, as `Scheduler.schedule` returns them."""
+    table, rows = scheduler.table, built.rows
+    query_starts = [0]
+    ids, positions, out_slots = [], [], []
+    for sequence, start, end in rows:
         ids.append(sequence.tokens[start:end])
         positions.append(np.arange(start, end))
         out_slots.append(table.read(sequence.row, start, end))
         query_starts.append(query_starts[-1] + end - start)
-        for first, last in _known_logits(row):
-            if first < last:
-                spans.append(PromptSpan(row, first + 1, len(wanted), len(wanted) + last - first))
-                wanted.extend(range(base + first, base + last))
-        if row.is_last and sequence.request.sampling.max_new_tokens > 0:
-            sampled.append(row)
-            sampled_rows.append(len(wanted))
-            wanted.append(base + end - 1)
+    kv_lens = [row.end for row in rows]
     num_decode = sum(row.end - row.start == 1 for row in rows)
 
     def upload(array: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> torch.Tensor:
         return torch.from_numpy(array).to(device, non_blocking=True)
 
-    batch = ForwardBatch(
+    return ForwardBatch(
         input_ids=upload(np.concatenate(ids).astype(np.int64)),
         positions=upload(np.concatenate(positions)),
         out_slots=upload(np.concatenate(out_slots)),
         slot_table=upload(table.gather([row.sequence.row for row in rows], max(kv_lens))),
         query_starts=query_starts,
         kv_lens=kv_lens,
-        logits_rows=upload(np.array(wanted, dtype=np.int64)),
+        logits_rows=upload(np.array(built.wanted, dtype=np.int64)),
         num_decode=num_decode,
         shared_len=scheduler.shared_length(rows[:num_decode]),
     )
-    return BuiltBatch(batch, sampled, sampled_rows, spans)
 
 
 def _known_logits(row: Row) -> tuple[tuple[int, int], tuple[int, int]]:

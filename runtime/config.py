@@ -19,7 +19,10 @@ class EngineConfig:
     tokens computed in one step. `min_shared_tokens`: a waiting request lets another compute their common prefix
     when that saves at least so many tokens. `max_bypass`: a request that others overtook so often goes first.
     `prefix_cache=False` forgets every prompt at its end (for measurements). `jump_forward`: whether text that a
-    grammar forces is added without sampling, unless a request says otherwise.
+    grammar forces is added without sampling, unless a request says otherwise. `compile_seconds`: a constraint that
+    takes longer to compile fails its request. `overlap`: launch a step before the last one's tokens are known
+    (default: on a GPU). `cuda_graphs` and `tree_attention` (a key that several requests share is read once) are
+    there to be switched off for measurements.
     """
 
     pool_tokens: int | None = None
@@ -29,6 +32,10 @@ class EngineConfig:
     max_bypass: int = 64
     prefix_cache: bool = True
     jump_forward: bool = True
+    compile_seconds: float = 10.0
+    overlap: bool | None = None
+    cuda_graphs: bool = True
+    tree_attention: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +49,10 @@ class EngineLimits:
     max_bypass: int
     prefix_cache: bool
     jump_forward: bool = True
+    compile_seconds: float = 10.0
+    overlap: bool = False
+    cuda_graphs: bool = True
+    tree_attention: bool = True
 
 
 def resolve(config: EngineConfig, layout: KVLayout, context_tokens: int) -> EngineLimits:
@@ -52,7 +63,7 @@ def resolve(config: EngineConfig, layout: KVLayout, context_tokens: int) -> Engi
     def decide(value: int | None, default: int) -> int:
         return default if value is None else value
 
-    max_running = decide(config.max_running, 256 if on_gpu else 64)
+    max_running = decide(config.max_running, 512 if on_gpu else 64)
     fitting = _free_bytes(layout.device) // layout.bytes_per_token
     limits = EngineLimits(
         pool_tokens=decide(config.pool_tokens, min(fitting, max_running * context_tokens)),
@@ -62,6 +73,10 @@ def resolve(config: EngineConfig, layout: KVLayout, context_tokens: int) -> Engi
         max_bypass=config.max_bypass,
         prefix_cache=config.prefix_cache,
         jump_forward=config.jump_forward,
+        compile_seconds=config.compile_seconds,
+        overlap=on_gpu if config.overlap is None else config.overlap,
+        cuda_graphs=config.cuda_graphs,
+        tree_attention=config.tree_attention,
     )
     for name in ("max_running", "prefill_chunk", "min_shared_tokens", "max_bypass", "pool_tokens"):
         if getattr(limits, name) < 1:

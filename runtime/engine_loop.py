@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lmnb.errors import EngineClosedError, GenerationError, GrammarError, LmnbError
 from lmnb.runtime.batch import Model
-from lmnb.runtime.batch_builder import BuiltBatch, build_batch
+from lmnb.runtime.batch_builder import BuiltBatch
+from lmnb.runtime.compile_pool import CompilePool
 from lmnb.runtime.config import EngineLimits
 from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
+from lmnb.runtime.executor import make_executor
 from lmnb.runtime.grammar_protocol import GrammarCompiler, GrammarMatcher
 from lmnb.runtime.jump_forward import JumpForward
 from lmnb.runtime.kv_pool import KVPool
+from lmnb.runtime.mask_worker import MaskWorker
 from lmnb.runtime.messages import Call, Cancel, Close, Compiled, Message, Submit
 from lmnb.runtime.radix_cache import RadixCache
 from lmnb.runtime.request import (
@@ -30,11 +34,27 @@ from lmnb.runtime.request import (
     TokenEvent,
     TokenLogprob,
 )
-from lmnb.runtime.sampler import SampledTokens, Sampler, SamplerRow, token_logprobs
+from lmnb.runtime.sampler import PendingTokens, SampledTokens, Sampler, SamplerRow, token_logprobs
 from lmnb.runtime.scheduler import Row, Scheduler
 from lmnb.runtime.sequence import Sequence as EngineSequence
 from lmnb.runtime.stopping import OutputStream
 from lmnb.runtime.tokenizer import Tokenizer
+
+
+class Flight(NamedTuple):
+    """A step that was launched and whose tokens have not been read."""
+
+    built: BuiltBatch
+    tokens: PendingTokens | None
+
+    @property
+    def must_land(self) -> bool:
+        """Whether the next step of these requests cannot be made before their tokens are known here."""
+        return any(row.sequence.matcher is not None or row.sequence.draw.needs_last_token for row in self.built.sampled)
+
+
+# Processor time that a request's grammar may take; ordinary ones take some hundredths of a millisecond a token.
+_GRAMMAR_SECONDS, _GRAMMAR_SECONDS_A_TOKEN = 0.25, 0.003
 
 CacheListener = Callable[[Sequence[CacheEvent]], None]
 
@@ -51,14 +71,18 @@ class EngineLoop:
         self.listeners: list[CacheListener] = []
         self._tokenizer = tokenizer
         self._grammars = grammars
-        self._compilers = ThreadPoolExecutor(2, thread_name_prefix="lmnb-grammar")
+        self._compilers = CompilePool(limit_seconds=limits.compile_seconds)
         self._sequences: dict[int, EngineSequence] = {}  # every request that is not over
         self._compiling: dict[int, EngineSequence] = {}  # those of them whose grammar is not ready
         self._pool = KVPool(model.kv_layout, limits.pool_tokens)
         self._cache = RadixCache()
         self.scheduler = Scheduler(limits, self._pool, self._cache)
+        self._masks = MaskWorker(model.vocab_size)
         self._jumps = JumpForward(tokenizer, enabled=limits.jump_forward)
-        self._sampler = Sampler(min(tokenizer.vocab_size, model.vocab_size))
+        sampler = Sampler(min(tokenizer.vocab_size, model.vocab_size))
+        self._executor = make_executor(model, self._pool, self.scheduler, sampler, limits)
+        self._overlap = limits.overlap
+        self._flight: Flight | None = None
         self._death: BaseException | None = None
         self._num_announced = 0  # cache events that listeners have seen
         self._num_steps = 0
@@ -72,30 +96,34 @@ class EngineLoop:
         try:
             with torch.inference_mode():
                 while self._receive():
-                    if self.scheduler.has_work:
+                    if self.scheduler.has_work or self._flight is not None:
                         self._step()
                     self._announce()
         except BaseException as error:
             self._death = error
         finally:
             self.closed = True
-            self._compilers.shutdown(wait=False, cancel_futures=True)
+            self._masks.close()
             self.refuse_all()
             # Free the memory now, not when the last traceback or handle goes.
             self._pool.keys.clear()
             self._pool.values.clear()
+            self._flight = None
+            self._executor.close()
             if self.model.kv_layout.device.type == "cuda":
                 torch.cuda.empty_cache()
 
     def _receive(self) -> bool:
         """Handle what other threads want; wait for something if there is nothing to compute. False: end."""
-        wait = not self.scheduler.has_work
+        wait = not self.scheduler.has_work and self._flight is None
         while True:
             try:
                 message = self.inbox.get(block=wait)
             except Empty:
                 return True
             wait = False
+            if not isinstance(message, Submit | Compiled):
+                self._land()  # these look at, or end, requests: no token of theirs may be on its way
             match message:
                 case Submit():
                     self._submit(message)
@@ -109,38 +137,55 @@ class EngineLoop:
                     return False
 
     def _step(self) -> None:
-        """One forward pass for whatever is due, and what follows from it."""
+        """Launch what is due, and then publish what the step before it has chosen, while the device computes."""
         began = time.perf_counter()
-        rows = self.scheduler.schedule()
-        if rows:
-            try:
-                built, sampled = self._launch(rows)
-            except Exception as error:  # out of memory, a broken kernel: these requests fail, the engine goes on
-                for row in rows:
-                    self._fail(row.sequence, error, keep=False)
-            else:
-                self.scheduler.complete(rows)
-                self._publish(rows, built, sampled)
+        if not self.scheduler.can_step_ahead:
+            self._land()
+        rows = self.scheduler.schedule(ahead=self._flight is not None)
+        flight = self._launch(rows) if rows else None
+        self._land()
+        self._flight = flight
+        if flight is not None and (not self._overlap or flight.must_land):
+            self._land()
         self._num_steps += 1
         self._step_seconds += time.perf_counter() - began
 
-    def _launch(self, rows: list[Row]) -> tuple[BuiltBatch, SampledTokens]:
-        """Compute the rows and choose the next token of those whose prompt is complete."""
-        built = build_batch(rows, self.scheduler, self.model.kv_layout.device)
-        logits = self.model.forward(built.batch, self._pool.keys, self._pool.values)
-        self._score_prompts(built, logits)
-        draws = [row.sequence.draw for row in built.sampled]
+    def _launch(self, rows: list[Row]) -> Flight | None:
+        """Start computing the rows and choosing the next token of those whose prompt is complete."""
+        try:
+            self._masks.begin([row.sequence for row in rows if row.is_last])
+            try:
+                built, logits = self._executor.run(rows)
+            finally:
+                self._masks.finish()
+            self._score_prompts(built, logits)
+            tokens = self._executor.choose(built, logits)
+        except Exception as error:  # out of memory, a broken kernel: these requests fail, the engine goes on
+            self._land()
+            self._fail_rows(rows, error)
+            return None
+        self.scheduler.complete(rows)
         for row in built.sampled:
-            self._constrain(row.sequence)
-        whole = len(built.sampled_rows) == logits.shape[0]
-        return built, self._sampler.sample(logits if whole else logits[built.sampled_rows], draws)
+            row.sequence.expect()
+            row.sequence.draw.advance()
+        return Flight(built, tokens)
 
-    def _constrain(self, sequence: EngineSequence) -> None:
-        """Set the mask of what the sequence's grammar allows next."""
-        if sequence.matcher is not None:
-            if sequence.draw.bitmask is None:
-                sequence.draw.bitmask = np.zeros((self.model.vocab_size + 31) // 32, dtype=np.int32)
-            sequence.matcher.fill(sequence.draw.bitmask)  # an empty mask is the sampler's error for this row
+    def _land(self) -> None:
+        """Read what the launched step has chosen, if there is one, and publish it."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return
+        try:
+            sampled = SampledTokens([], []) if flight.tokens is None else flight.tokens.read()
+        except Exception as error:  # what went wrong on a device shows only now
+            self._fail_rows(flight.built.rows, error)
+        else:
+            self._publish(flight.built, sampled)
+
+    def _fail_rows(self, rows: list[Row], error: Exception) -> None:
+        for row in rows:
+            if not row.sequence.output.finished:
+                self._fail(row.sequence, error, keep=False)
 
     def _score_prompts(self, built: BuiltBatch, logits: Tensor) -> None:
         """Keep the log-probabilities of tokens that were known before their logits: the prompt's, and forced ones."""
@@ -154,33 +199,40 @@ class EngineLoop:
                 else:
                     sequence.score_forced(entry)
 
-    def _publish(self, rows: list[Row], built: BuiltBatch, sampled: SampledTokens) -> None:
+    def _publish(self, built: BuiltBatch, sampled: SampledTokens) -> None:
         """Append the new tokens, tell the requests, end those that are complete."""
         for i, row in enumerate(built.sampled):
             sequence = row.sequence
+            if sequence.output.finished:
+                continue  # it ended while this step was on its way
             if i in sampled.errors:
                 self._fail(sequence, sampled.errors[i])
                 continue
             self._push(sequence, sampled.token_ids[i], sampled.logprobs[i])
-        for row in rows:
-            if row.is_last and row.sequence.request.sampling.max_new_tokens == 0:
+        for row in built.ended:
+            if not row.sequence.output.finished:
                 self._finish(row.sequence, "length")
 
     def _push(self, sequence: EngineSequence, token_id: int, logprob: TokenLogprob | None) -> None:
         """One sampled token of one request."""
         self._tell_first(sequence)
         self._generated_tokens += 1
-        sequence.append(token_id)
+        sequence.land(token_id)
         sequence.num_sampled += 1
-        sequence.draw.push(token_id)
+        sequence.draw.count(token_id)
         text = sequence.output.push(token_id)
         matcher = sequence.matcher
+        began = time.thread_time()
         if matcher is not None and token_id not in sequence.output.end_ids:
             if not matcher.accept(token_id):
                 self._fail(sequence, GrammarError("the grammar refused a token that its own mask had allowed"))
                 return
             if matcher.is_done():
                 text += sequence.output.finish("stop")
+            sequence.grammar_seconds += time.thread_time() - began
+            if sequence.grammar_seconds > _GRAMMAR_SECONDS + _GRAMMAR_SECONDS_A_TOKEN * sequence.num_sampled:
+                self._fail(sequence, GrammarError("the constraint's masks take too long to compute; simplify it"))
+                return
         logprobs = (logprob,) if logprob is not None else ()
         sequence.logprobs.extend(logprobs)
         origin: Origin = "free" if matcher is None else "masked"
@@ -226,6 +278,7 @@ class EngineLoop:
     def _end(self, sequence: EngineSequence, error: Exception | None = None, *, keep: bool = True) -> None:
         """Take a request out of the engine and publish its completion."""
         sequence.release_held()
+        sequence.drop_pending()
         self.scheduler.finish(sequence, keep=keep)
         self._compiling.pop(sequence.id, None)
         self._sequences.pop(sequence.id, None)
@@ -247,7 +300,8 @@ class EngineLoop:
         else:
             assert self._grammars is not None, "Engine.submit refuses constraints without grammars"
             self._compiling[sequence.id] = sequence
-            future = self._compilers.submit(self._compile, self._grammars, sampling.constraint)
+            compile = partial(self._compile, self._grammars, sampling.constraint)
+            future = self._compilers.submit(compile)
             future.add_done_callback(lambda done: self.inbox.put(Compiled(sequence, done)))
 
     def _compiled(self, sequence: EngineSequence, result: Future[GrammarMatcher]) -> None:
@@ -326,6 +380,9 @@ class EngineLoop:
             weight_bytes=self.model.weight_bytes,
             step_seconds=self._step_seconds,
             bookkeeping_seconds=self.scheduler.seconds,
+            num_masks=self._masks.num_masks,
+            mask_seconds=self._masks.seconds,
+            mask_wait_seconds=self._masks.waited_seconds,
         )
 
     # -- the end --

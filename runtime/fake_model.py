@@ -29,6 +29,7 @@ class FakeModel:
         self.step_seconds = step_seconds
         self.sharpness = sharpness
         self.weight_bytes = 0
+        self.num_heads = 1
         self.num_forwards = 0
         self.num_tokens = 0
         self.fail_next: Exception | None = None
@@ -48,7 +49,8 @@ class FakeModel:
         stored = torch.stack([batch.input_ids, batch.positions], dim=1).float()
         keys[0][batch.out_slots, 0] = stored
         values[0][batch.out_slots, 0] = stored
-        wanted = set(batch.logits_rows.tolist())
+        rows = batch.logits_rows
+        wanted = set(range(len(batch.input_ids)) if rows is None else rows.tolist())
         logits: list[Tensor] = []
         for i, length in enumerate(batch.kv_lens):
             begin, end = batch.query_starts[i], batch.query_starts[i + 1]

@@ -16,13 +16,17 @@ Slots = NDArray[np.int64]
 
 
 class KVPool:
-    """`num_slots` slots. `keys[l]`, `values[l]`: [num_slots, num_kv_heads, head_dim] of layer l."""
+    """`num_slots` slots. `keys[l]`, `values[l]`: [num_slots + 1, num_kv_heads, head_dim] of layer l.
+
+    The last slot, `spare_slot`, is nobody's: padding is written there.
+    """
 
     def __init__(self, layout: KVLayout, num_slots: int) -> None:
-        shape = (num_slots, layout.num_kv_heads, layout.head_dim)
+        shape = (num_slots + 1, layout.num_kv_heads, layout.head_dim)
 
         self.layout = layout
         self.num_slots = num_slots
+        self.spare_slot = num_slots
         self.keys = [_zeros(shape, layout) for _ in range(layout.num_layers)]
         self.values = [_zeros(shape, layout) for _ in range(layout.num_layers)]
         self._free: Slots = np.arange(num_slots - 1, -1, -1, dtype=np.int64)  # a stack: the top is at the end

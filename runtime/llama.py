@@ -5,6 +5,7 @@ Projections that read the same input are one matrix. It knows nothing of request
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lmnb.kernels.attention_plan import AttentionPlan, plan_attention
+from lmnb.kernels.device_plan import DevicePlan
 from lmnb.kernels.linear import linear, pack_weight
 from lmnb.kernels.paged_attention import paged_attention
 from lmnb.kernels.rms_norm import add_rms_norm, rms_norm
@@ -58,6 +60,7 @@ class LlamaModel:
         self.config = config
         self.vocab_size = config.vocab_size
         self.context_tokens = config.context_tokens
+        self.num_heads = config.num_heads
         self.kv_layout = KVLayout(
             num_layers=config.num_layers,
             num_kv_heads=config.num_kv_heads,
@@ -89,19 +92,24 @@ class LlamaModel:
         for index, layer in enumerate(self._layers):
             heads, new_values = self._project(layer, x)
             queries = rotary_store(heads, new_values, cos, sin, keys[index], values[index], batch.out_slots)
-            x = paged_attention(queries, keys[index], values[index], plans[layer.window], self._scale)
+            x = paged_attention(queries, keys[index], values[index], plans[layer.window], self._scale, layer.window)
             is_last = index == len(self._layers) - 1
-            if is_last:  # nothing after the last attention mixes tokens: go on with the wanted rows only
+            if (
+                is_last and batch.logits_rows is not None
+            ):  # nothing after the last attention mixes tokens: go on with the wanted rows only
                 x, residual = x[batch.logits_rows], residual[batch.logits_rows]
             x, residual = add_rms_norm(layer.out(x), residual, layer.post_norm, eps)
             x = layer.down(silu_mul(layer.gate_up(x)))
             next_norm = self._norm if is_last else self._layers[index + 1].input_norm
             x, residual = add_rms_norm(x, residual, next_norm, eps)
-        return self._head(x).float()
+        logits = self._head(x)
+        return logits if batch.plan is not None else logits.float()
 
-    def _plan(self, batch: ForwardBatch) -> dict[int | None, AttentionPlan]:
+    def _plan(self, batch: ForwardBatch) -> Mapping[int | None, AttentionPlan | DevicePlan]:
         """One attention plan for each kind of layer."""
         config = self.config
+        if batch.plan is not None:
+            return dict.fromkeys(config.windows, batch.plan)
         return {
             window: plan_attention(
                 batch.slot_table,

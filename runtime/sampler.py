@@ -6,6 +6,7 @@ its parameters, what was generated so far, and the mask of this step. It changes
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -70,8 +71,16 @@ class SamplerRow:
         self.uniforms = UniformStream(seed)
 
     def push(self, token_id: int) -> None:
-        """Count one generated token."""
+        """One generated token: `advance` and `count` together."""
+        self.advance()
+        self.count(token_id)
+
+    def advance(self) -> None:
+        """A token has been drawn, known or not."""
         self.step += 1
+
+    def count(self, token_id: int) -> None:
+        """Let penalties see a token that was drawn."""
         if self.has_penalties:
             self.counts[token_id] = self.counts.get(token_id, 0) + 1
 
@@ -89,6 +98,17 @@ class SamplerRow:
         return self.step < self.params.min_new_tokens and len(self.ends) > 0
 
     @property
+    def needs_last_token(self) -> bool:
+        """Whether the next draw depends on which token came last, on this side of the device."""
+        return self.has_penalties or self.num_logprobs >= 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the likeliest token is taken as it is."""
+        edits = self.has_penalties or self.bans_end or len(self.suppressed) > 0 or self.bitmask is not None
+        return self.is_greedy and not edits
+
+    @property
     def num_logprobs(self) -> int:
         """How many of the likeliest tokens to report beside the chosen one; -1 if no log-probabilities are asked."""
         params = self.params
@@ -102,6 +122,34 @@ class SampledTokens:
     token_ids: list[int]
     logprobs: list[TokenLogprob | None]  # None for rows that did not ask
     errors: dict[int, Exception] = field(default_factory=dict)  # by row
+
+
+class PendingTokens:
+    """What a step chose, on its way from the device. `chosen`: the ids there, [R]."""
+
+    def __init__(self, packed: Tensor, logits: Tensor, rows: Sequence[SamplerRow]) -> None:
+        self.chosen = packed[0]
+        self._logits, self._rows = logits, rows
+        self._host = packed
+        self._event: torch.cuda.Event | None = None
+        if packed.is_cuda:
+            self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
+            self._host.copy_(packed, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    @torch.inference_mode()
+    def read(self) -> SampledTokens:
+        """Wait for the device."""
+        if self._event is not None:
+            self._event.synchronize()
+        rows = self._rows
+        token_ids: list[int] = self._host[0].tolist()
+        best = self._host[1].view(torch.float32).tolist()
+        errors = {i: _row_error(rows[i], value) for i, value in enumerate(best) if not math.isfinite(value)}
+        for i in errors:
+            token_ids[i] = -1
+        return SampledTokens(token_ids, _row_logprobs(self._logits, rows, token_ids), errors)
 
 
 class Sampler:
@@ -124,23 +172,25 @@ class Sampler:
         assert logits.shape[0] == len(rows)
         if not rows:
             return SampledTokens([], [])
-        scores = _edited(logits[:, : self.num_tokens], rows)
+        return self.launch(logits, rows).read()
+
+    @torch.inference_mode()
+    def launch(self, logits: Tensor, rows: Sequence[SamplerRow]) -> PendingTokens:
+        """`sample`, without waiting for the device. `logits` may be of any floating dtype; there is a row at least."""
+        scores = _edited(logits[:, : self.num_tokens].float(), rows)
         chosen = scores.argmax(dim=-1)
         best = scores.gather(1, chosen[:, None]).squeeze(1)
         for block in _blocks([i for i, row in enumerate(rows) if not row.is_greedy], logits.device):
             chosen[block] = _draw(scores[block], [rows[i] for i in block])
-        token_ids: list[int] = chosen.tolist()
-        errors = {i: _row_error(rows[i], value) for i, value in enumerate(best.tolist()) if not np.isfinite(value)}
-        for i in errors:
-            token_ids[i] = -1
-        return SampledTokens(token_ids, _row_logprobs(logits, rows, token_ids), errors)
+        packed = torch.stack((chosen.int(), best.view(torch.int32)))
+        return PendingTokens(packed, logits, rows)
 
 
 def token_logprobs(logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprob]:
     """Log-probability of `token_ids[i]` under `logits[i]` (float32 [N, V]), and of the `num_top` likeliest tokens."""
     if not token_ids:
         return []
-    logprobs = logits.log_softmax(dim=-1)
+    logprobs = logits.log_softmax(dim=-1, dtype=torch.float32)
     wanted = torch.tensor(list(token_ids), device=logits.device)
     own = logprobs.gather(1, wanted[:, None]).squeeze(1).tolist()
     top_values, top_ids = logprobs.topk(min(num_top, logits.shape[1]), dim=-1)

@@ -55,13 +55,20 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
 
-    def schedule(self) -> list[Row]:
-        """The next step's rows, one-token rows first; their slots are allocated and in the table."""
+    @property
+    def can_step_ahead(self) -> bool:
+        """Whether the next step fits without preemption, so that it may be scheduled before the last one's tokens
+        are known: a sequence whose tokens are on their way cannot be put back."""
+        return self.pool.num_free + self.cache.num_evictable >= len(self.running)
+
+    def schedule(self, *, ahead: bool = False) -> list[Row]:
+        """The next step's rows, one-token rows first; their slots are allocated and in the table. `ahead`: another
+        step's tokens are still on their way, so nothing is preempted."""
         began = time.perf_counter()
         self._preempted = False
         rows = self._decode_rows()
         rows += self._prefill_rows(self.limits.prefill_chunk)
-        while not rows and len(self.running) > 1:
+        while not rows and len(self.running) > 1 and not ahead:
             self._preempt(self.running[-1])  # partial prefills hold all the memory: one must yield
             rows = self._prefill_rows(self.limits.prefill_chunk)
         rows.sort(key=lambda row: row.end - row.start > 1)
@@ -137,12 +144,21 @@ class Scheduler:
     # -- rows --
 
     def _decode_rows(self) -> list[Row]:
-        decoding = [sequence for sequence in self.running if sequence.is_decoding]
+        decoding = [sequence for sequence in self.running if sequence.is_decoding and sequence.wants_token]
         while decoding and not self._make_room(len(decoding)):
             victim = self.running[-1]
             self._preempt(victim)
             decoding = [sequence for sequence in decoding if sequence is not victim]
-        return [self._row(sequence, 1) for sequence in decoding]
+        if not decoding:
+            return []
+        starts = [sequence.num_computed for sequence in decoding]
+        slots = self.pool.alloc(len(decoding))
+        self.table.write_column([sequence.row for sequence in decoding], starts, slots)
+        rows = []
+        for sequence, start in zip(decoding, starts, strict=True):
+            sequence.num_slots = start + 1
+            rows.append(Row(sequence, start, start + 1))
+        return rows
 
     def _prefill_rows(self, budget: int) -> list[Row]:
         rows: list[Row] = []
@@ -170,7 +186,7 @@ class Scheduler:
 
     def _row(self, sequence: Sequence, count: int) -> Row:
         start = sequence.num_computed
-        self.table.write(sequence.row, start, self.pool.alloc(count))
+        self.table.write(sequence.row, start, self.pool.alloc(count), fresh=True)
         sequence.num_slots = start + count
         return Row(sequence, start, start + count)
 
@@ -257,6 +273,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         """Put a running sequence back in the queue. Its KV stays cached as long as memory allows."""
+        assert sequence.num_pending == 0, "a sequence cannot be put back before its tokens are known"
         self._preempted = True
         self.running.remove(sequence)
         self._leave(sequence, keep=True)

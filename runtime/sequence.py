@@ -22,6 +22,9 @@ class Sequence:
 
     0 ........ num_shared ........ num_computed ... num_slots ... num_tokens
     | the radix tree's, locked   | ours, KV there | ours, this step's | none yet |
+
+    The last `num_pending` tokens are on their way: a step that was launched will choose them, and only the device
+    knows them until `land`.
     """
 
     def __init__(self, request: Request, handle: RequestHandle, output: OutputStream, draw: SamplerRow) -> None:
@@ -33,10 +36,12 @@ class Sequence:
         self.matcher: GrammarMatcher | None = None
         self.origins = bytearray()  # of each generated token: whether it was forced
         self.num_sampled = 0  # tokens that took a step each, replaced ones included
+        self.grammar_seconds = 0.0  # processor time that its grammar has taken
         self.unscored: int | None = None  # the first forced token whose log-probability is still to come
         self.held: TokenEvent | None = None  # tells of forced tokens, once their log-probabilities are there
         self.num_prompt = len(request.input_ids)
         self.num_tokens = self.num_prompt
+        self.num_pending = 0
         self._tokens: Tokens = np.empty(self.num_prompt + min(request.sampling.max_new_tokens, 1024), dtype=np.int32)
         self._tokens[: self.num_prompt] = request.input_ids
         # Scheduling
@@ -64,9 +69,18 @@ class Sequence:
         """int32 [num_tokens]: prompt and generated tokens, a view."""
         return self._tokens[: self.num_tokens]
 
+    def token_at(self, position: int) -> int:
+        """One token's id; -1 while it is on its way."""
+        return int(self._tokens[position])
+
     @property
     def is_decoding(self) -> bool:
         return self.num_computed >= self.prefill_end
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether computing its last token leads to another: there is one to compute, and room for what follows."""
+        return self.num_computed < self.num_tokens and self.num_generated < self.request.sampling.max_new_tokens
 
     @property
     def num_generated(self) -> int:
@@ -91,6 +105,23 @@ class Sequence:
             self._tokens = np.concatenate([self._tokens, np.empty(max(1024, self.num_tokens), dtype=np.int32)])
         self._tokens[self.num_tokens] = token_id
         self.num_tokens += 1
+
+    def expect(self) -> None:
+        """Add a token that the step just launched will choose."""
+        self.append(-1)
+        self.num_pending += 1
+
+    def land(self, token_id: int) -> None:
+        """The oldest expected token is known."""
+        self._tokens[self.num_tokens - self.num_pending] = token_id
+        self.num_pending -= 1
+
+    def drop_pending(self) -> None:
+        """Forget the expected tokens, and what was computed of them: it ended before them."""
+        self.num_tokens -= self.num_pending
+        del self.origins[self.num_generated :]
+        self.num_pending = 0
+        self.num_computed = min(self.num_computed, self.num_tokens)
 
     def replace(self, num_replaced: int, token_ids: Iterable[int]) -> None:
         """Put tokens that were not sampled in place of the last generated ones. What is not computed is computed

@@ -34,6 +34,10 @@ PROMPTS = [STEM + tail for tail in ("one", "two and more", "", "three", "one", "
         {"prefix_cache": False},
         {"prefix_cache": False, "pool_tokens": 260},
         {"min_shared_tokens": 1},
+        {"overlap": True},
+        {"overlap": True, "prefill_chunk": 5, "max_running": 3},
+        {"overlap": True, "pool_tokens": 160, "prefill_chunk": 16},
+        {"overlap": True, "prefix_cache": False, "pool_tokens": 260},
     ],
     ids=str,
 )
@@ -201,7 +205,7 @@ def test_a_bug_in_the_loop_reaches_every_waiting_request() -> None:
     with fake_engine(step_seconds=0.002) as engine:
         handle = engine.submit(prompt("Hello", 2000))
 
-        def explode() -> None:
+        def explode(*, ahead: bool) -> None:
             raise MemoryError("no room left")
 
         engine._loop.scheduler.schedule = explode  # type: ignore[assignment,method-assign]

@@ -1,0 +1,271 @@
+"""Runs steps on a CUDA GPU: a slot table that stays there, Triton attention plans, and graphs for decoding.
+
+A step of decoding requests only is padded to one of a ladder of sizes and replayed as a CUDA graph; the first time
+a size comes up it runs operation by operation, and its graph is captured meanwhile. Everything is queued on one
+stream and nothing is waited for, so memory that a later step reuses is never overwritten too early.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmnb.kernels.device_plan import ITEM_FIELDS, TILE_FIELDS, DecodePart, DevicePlan
+from lmnb.kernels.greedy_triton import greedy
+from lmnb.kernels.slot_table_triton import begin_step, copy_rows
+from lmnb.runtime.batch import ForwardBatch, Model
+from lmnb.runtime.batch_builder import BuiltBatch, describe
+from lmnb.runtime.config import EngineLimits
+from lmnb.runtime.decode_tree import DecodeItems, DecodePlanner, Ints
+from lmnb.runtime.device_batch import (
+    Field,
+    Staging,
+    extend_tiles,
+    moved_slots,
+    one_token_columns,
+    token_columns,
+    views,
+)
+from lmnb.runtime.kv_pool import KVPool
+from lmnb.runtime.sampler import PendingTokens, Sampler
+from lmnb.runtime.scheduler import Row, Scheduler
+
+# Batch sizes with a graph of their own: padding costs little between them, and each is captured when first needed.
+_LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024)
+_WIDE_ITEMS = (0, 32, 128, 512, 2048)  # room for wide items: a graph launches as many programs as it has room for
+_MAX_PARTS, _MIN_PARTS, _PART_ROWS = 72, 12, 2304
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """A captured decode step: its inputs are copied into the executor's own buffer, its outputs lie here."""
+
+    graph: torch.cuda.CUDAGraph
+    logits: Tensor  # [B, V]
+    chosen: Tensor  # see `greedy`
+
+
+class CudaExecutor:
+    """Implements `Executor`. Used by the engine's thread only."""
+
+    def __init__(
+        self, model: Model, pool: KVPool, scheduler: Scheduler, sampler: Sampler, limits: EngineLimits
+    ) -> None:
+        layout = model.kv_layout
+        self._model, self._pool, self._scheduler, self._sampler = model, pool, scheduler, sampler
+        self._limits, self._device = limits, layout.device
+        self._group = model.num_heads // layout.num_kv_heads
+        self._num_tokens = model.vocab_size if sampler.num_tokens is None else sampler.num_tokens
+        rows, columns = limits.max_running + 1, min(limits.pool_tokens, model.context_tokens) + 1
+        # The last row is nobody's: padding belongs there.
+        self._table = torch.zeros(rows, columns, dtype=torch.int32, device=self._device)
+        self._last_tokens = torch.zeros(rows, dtype=torch.int32, device=self._device)
+        self._spare_row = limits.max_running
+        scheduler.table.moved = []
+        self._planner = DecodePlanner(
+            layout.num_kv_heads, self._group, _num_processors(self._device), tree=limits.tree_attention
+        )
+        self._sizes = [size for size in _LADDER if size < limits.max_running] + [limits.max_running]
+        places = max(size * self._parts(size) for size in self._sizes) * model.num_heads
+        self._partial_out = torch.empty(places * layout.head_dim, dtype=torch.float32, device=self._device)
+        self._partial_lse = torch.empty(places, dtype=torch.float32, device=self._device)
+        self._staging = Staging(self._device)
+        self._graphs: dict[tuple[int, int], _Graph] = {}
+        self._graph_pool: Any = None
+        self._capture_stream: Any = None
+        largest = self._decode_fields(self._sizes[-1], _WIDE_ITEMS[-1])
+        self._inputs = torch.zeros(sum(field.size for field in largest), dtype=torch.int32, device=self._device)
+        self._greedy: Tensor | None = None  # what the last decode step chose by itself
+
+    # -- Executor --
+
+    def run(self, rows: list[Row]) -> tuple[BuiltBatch, Tensor]:
+        self._greedy = None
+        num_decode = sum(row.end - row.start == 1 for row in rows)
+        items = None
+        if num_decode:
+            items = self._planner.plan([row.sequence for row in rows[:num_decode]], self._parts(self._fit(num_decode)))
+            rows = [rows[i] for i in items.order] + rows[num_decode:]
+        self._sync_table()
+        built = describe(rows)
+        everything = built.num_logits == len(rows) == num_decode and not built.prompt_spans
+        if items is not None and everything:
+            return built, self._decode(rows, items)
+        return built, self._mixed(rows, num_decode, items, built)
+
+    def choose(self, built: BuiltBatch, logits: Tensor) -> PendingTokens | None:
+        if not built.sampled:
+            return None
+        draws = [row.sequence.draw for row in built.sampled]
+        plain = all(draw.is_plain for draw in draws)
+        if plain and self._greedy is not None:
+            return PendingTokens(self._greedy, logits, draws)
+        if len(built.sampled_rows) != len(logits):
+            logits = logits[built.sampled_rows]
+        places = self._upload_rows(built.sampled)
+        if plain:
+            return PendingTokens(greedy(logits, self._num_tokens, self._last_tokens, places), logits, draws)
+        tokens = self._sampler.launch(logits, draws)
+        self._last_tokens[places.long()] = tokens.chosen
+        return tokens
+
+    def close(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self._graphs.clear()
+        self._greedy = None
+        for name in ("_table", "_last_tokens", "_partial_out", "_partial_lse", "_inputs"):
+            setattr(self, name, torch.empty(0, dtype=torch.int32))
+
+    # -- decoding requests only --
+
+    def _decode(self, rows: list[Row], items: DecodeItems) -> Tensor:
+        size = self._fit(len(rows))
+        room = next((room for room in _WIDE_ITEMS if room >= len(items.wide)), None)
+        columns = one_token_columns(rows, self._scheduler.table)
+        if room is None or len(items.narrow) > self._narrow_room(size):
+            raise AssertionError("the planner keeps to the room there is")
+        self._staging.upload(self._decode_arrays(columns, items, size, room), self._inputs)
+        known = self._graphs.get((size, room))
+        if known is None:
+            logits, chosen = self._decode_step(size, room)
+            if self._limits.cuda_graphs and self._device.type == "cuda":
+                self._graphs[size, room] = self._capture(size, room)
+        else:
+            known.graph.replay()
+            logits, chosen = known.logits, known.chosen
+        self._greedy = chosen[:, : len(rows)]
+        return logits[: len(rows)]
+
+    def _decode_fields(self, size: int, room: int) -> list[Field]:
+        tokens = [Field(name, (size,)) for name in ("ids", "positions", "slots", "places", "kv_lens", "num_parts")]
+        narrow = Field("narrow", (self._narrow_room(size), ITEM_FIELDS))
+        return [*tokens, narrow, Field("wide", (room, ITEM_FIELDS))]
+
+    def _decode_arrays(self, columns: list[Ints], items: DecodeItems, size: int, room: int) -> list[Ints]:
+        ids, positions, slots, places = columns
+        padding = [0, 0, self._pool.spare_slot, self._spare_row, 1, 0]
+        arrays = [ids, positions, slots, places, positions + 1, items.num_parts]
+        padded = [_pad(array, size, value) for array, value in zip(arrays, padding, strict=True)]
+        return [*padded, _pad(items.narrow, self._narrow_room(size), 0), _pad(items.wide, room, 0)]
+
+    def _decode_step(self, size: int, room: int) -> tuple[Tensor, Tensor]:
+        """One decode step on what lies in the input buffer."""
+        inputs = views(self._inputs, self._decode_fields(size, room))
+        part = self._decode_part(size, inputs)
+        batch = self._batch(inputs, DevicePlan(self._table, part, None, None), None)
+        logits = self._model.forward(batch, self._pool.keys, self._pool.values)
+        return logits, greedy(logits, self._num_tokens, self._last_tokens, inputs["places"])
+
+    def _capture(self, size: int, room: int) -> _Graph:
+        """Record the step that has just run; nothing is computed. The step itself goes on meanwhile."""
+        if self._graph_pool is None:
+            self._graph_pool = torch.cuda.graph_pool_handle()
+            self._capture_stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._capture_stream):
+            graph.capture_begin(pool=self._graph_pool, capture_error_mode="thread_local")
+            try:
+                logits, chosen = self._decode_step(size, room)
+            finally:
+                graph.capture_end()
+        return _Graph(graph, logits, chosen)
+
+    # -- prompts, with or without decoding requests --
+
+    def _mixed(self, rows: list[Row], num_decode: int, items: DecodeItems | None, built: BuiltBatch) -> Tensor:
+        columns = token_columns(rows, self._scheduler.table)
+        narrow_tiles, wide_tiles = extend_tiles(rows[num_decode:], num_decode, self._group)
+        wanted = np.array(built.wanted, dtype=np.int32)
+        fields = [Field(name, (len(columns[0]),)) for name in ("ids", "positions", "slots", "places")]
+        arrays = [*columns, narrow_tiles, wide_tiles, wanted]
+        fields += [
+            Field("narrow_tiles", (len(narrow_tiles), TILE_FIELDS)),
+            Field("wide_tiles", (len(wide_tiles), TILE_FIELDS)),
+            Field("wanted", (len(wanted),)),
+        ]
+        if items is not None:
+            arrays += [columns[1][:num_decode] + 1, items.num_parts, items.narrow, items.wide]
+            fields += [
+                Field("kv_lens", (num_decode,)),
+                Field("num_parts", (num_decode,)),
+                Field("narrow", items.narrow.shape),
+                Field("wide", items.wide.shape),
+            ]
+        inputs = views(self._staging.upload(arrays), fields)
+        plan = DevicePlan(
+            self._table,
+            self._decode_part(num_decode, inputs) if items is not None else None,
+            inputs["narrow_tiles"] if len(narrow_tiles) else None,
+            inputs["wide_tiles"] if len(wide_tiles) else None,
+        )
+        batch = self._batch(inputs, plan, inputs["wanted"])
+        return self._model.forward(batch, self._pool.keys, self._pool.values)
+
+    # -- both --
+
+    def _batch(self, inputs: dict[str, Tensor], plan: DevicePlan, wanted: Tensor | None) -> ForwardBatch:
+        """Bring the slot table up to date, and find the ids that only the device knows."""
+        ids = torch.empty_like(inputs["ids"])
+        begin_step(
+            inputs["ids"], inputs["positions"], inputs["slots"], inputs["places"], self._last_tokens, self._table, ids
+        )
+        return ForwardBatch(
+            input_ids=ids,
+            positions=inputs["positions"],
+            out_slots=inputs["slots"],
+            slot_table=self._table,
+            query_starts=[],
+            kv_lens=[],
+            logits_rows=wanted,
+            plan=plan,
+        )
+
+    def _decode_part(self, num_rows: int, inputs: dict[str, Tensor]) -> DecodePart:
+        return DecodePart(
+            num_rows=num_rows,
+            kv_lens=inputs["kv_lens"],
+            num_parts=inputs["num_parts"],
+            narrow=inputs["narrow"],
+            wide=inputs["wide"],
+            partial_out=self._partial_out,
+            partial_lse=self._partial_lse,
+            max_parts=self._parts(self._fit(num_rows)),
+        )
+
+    def _sync_table(self) -> None:
+        """Copy prefixes that were found in the cache, or moved, to the device's table."""
+        moved = moved_slots(self._scheduler.table)
+        if moved is not None:
+            slots, spans = moved
+            buffer = self._staging.upload([slots, spans])
+            copy_rows(buffer[: len(slots)], buffer[len(slots) :].view(-1, 4), self._table)
+
+    def _upload_rows(self, rows: list[Row]) -> Tensor:
+        return self._staging.upload([np.array([row.sequence.row for row in rows], dtype=np.int32)])
+
+    def _fit(self, count: int) -> int:
+        """The smallest size of the ladder that holds `count` rows."""
+        return next(size for size in self._sizes if size >= count)
+
+    def _narrow_room(self, size: int) -> int:
+        return size + self._planner.max_splits
+
+    def _parts(self, size: int) -> int:
+        """Partial results there is room for, for each of `size` requests."""
+        return max(_MIN_PARTS, min(_MAX_PARTS, _PART_ROWS // size))
+
+
+def _num_processors(device: torch.device) -> int:
+    """Multiprocessors to keep busy. (Triton's interpreter, on a CPU, has one.)"""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def _pad(array: Ints, length: int, value: int) -> Ints:
+    padded = np.full((length, *array.shape[1:]), value, dtype=np.int32)
+    padded[: len(array)] = array
+    return padded

@@ -1,0 +1,127 @@
+"""A step for a GPU: all its numbers in one int32 buffer, copied at once, and the views the kernels read.
+
+It knows what a step consists of; not how it is run.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmnb.kernels.device_plan import NARROW_ROWS, TILE_FIELDS, WIDE_ROWS
+from lmnb.runtime.scheduler import Row
+from lmnb.runtime.slot_table import SlotTable
+
+Ints = NDArray[np.int32]
+
+
+class Field(NamedTuple):
+    """One array of a step, by name, in the shape the kernels expect."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+
+class Staging:
+    """Host buffers taken in turn, so that one is filled while the copies of others are still under way: on a CUDA
+    device they are pinned, and copies do not wait."""
+
+    _RING = 4
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._buffers = [torch.empty(0, dtype=torch.int32) for _ in range(self._RING)]
+        self._is_cuda = device.type == "cuda"
+        self._events: list[Any] = [torch.cuda.Event() for _ in range(self._RING)] if self._is_cuda else []  # type: ignore[no-untyped-call]
+        self._next = 0
+
+    def upload(self, arrays: list[Ints], target: Tensor | None = None) -> Tensor:
+        """All arrays, flat and end to end, as one int32 tensor on the device: in `target`, or in a new one."""
+        total = sum(array.size for array in arrays)
+        turn, self._next = self._next, (self._next + 1) % self._RING
+        if self._is_cuda:
+            self._events[turn].synchronize()
+        if len(self._buffers[turn]) < total:
+            self._buffers[turn] = torch.empty(max(65536, 2 * total), dtype=torch.int32, pin_memory=self._is_cuda)
+        host = self._buffers[turn][:total]
+        view = host.numpy()
+        at = 0
+        for array in arrays:
+            view[at : at + array.size] = array.reshape(-1)
+            at += array.size
+        if target is None:
+            target = torch.empty(total, dtype=torch.int32, device=self._device)
+        target[:total].copy_(host, non_blocking=True)
+        if self._is_cuda:
+            self._events[turn].record()
+        return target
+
+
+def views(buffer: Tensor, fields: list[Field]) -> dict[str, Tensor]:
+    """The fields that lie end to end in `buffer`."""
+    found, at = {}, 0
+    for field in fields:
+        found[field.name] = buffer[at : at + field.size].view(field.shape)
+        at += field.size
+    return found
+
+
+def moved_slots(table: SlotTable) -> tuple[Ints, Ints] | None:
+    """What was written to the table since the last call, other than steps' own tokens: slots, and spans
+    (row, start, count, where in the slots) [S, 4]; None if nothing was."""
+    moved, table.moved = table.moved, []
+    if not moved:
+        return None
+    slots = np.concatenate([table.read(*span) for span in moved]).astype(np.int32)
+    counts = np.array([end - start for _, start, end in moved])
+    spans = [(row, start, end - start) for row, start, end in moved]
+    offsets = np.cumsum(counts) - counts
+    return slots, np.column_stack([np.array(spans), offsets]).astype(np.int32)
+
+
+def token_columns(rows: list[Row], table: SlotTable) -> list[Ints]:
+    """Ids (-1: on its way), positions, slots and table rows of all rows' new tokens."""
+    ids = np.concatenate([row.sequence.tokens[row.start : row.end] for row in rows])
+    positions = np.concatenate([np.arange(row.start, row.end, dtype=np.int32) for row in rows])
+    slots = np.concatenate([table.read(row.sequence.row, row.start, row.end) for row in rows])
+    places = np.repeat([row.sequence.row for row in rows], [row.end - row.start for row in rows])
+    return [ids, positions, slots.astype(np.int32), places.astype(np.int32)]
+
+
+def one_token_columns(rows: list[Row], table: SlotTable) -> list[Ints]:
+    """The same for rows of one token each, without a loop over small arrays."""
+    places = [row.sequence.row for row in rows]
+    positions = [row.start for row in rows]
+    ids = [row.sequence.token_at(row.start) for row in rows]
+    return [
+        np.array(ids, dtype=np.int32),
+        np.array(positions, dtype=np.int32),
+        table.read_column(places, positions).astype(np.int32),
+        np.array(places, dtype=np.int32),
+    ]
+
+
+def extend_tiles(rows: list[Row], first_token: int, heads_per_kv: int) -> tuple[Ints, Ints]:
+    """Narrow and wide tiles of rows whose tokens follow each other from `first_token` on; the longest work first."""
+    narrow: list[tuple[int, int, int, int]] = []
+    wide: list[tuple[int, int, int, int]] = []
+    token = first_token
+    for sequence, start, end in rows:
+        is_narrow = (end - start) * heads_per_kv <= NARROW_ROWS
+        tiles, size = (narrow, NARROW_ROWS // heads_per_kv) if is_narrow else (wide, WIDE_ROWS // heads_per_kv)
+        for position in range(start, end, size):
+            tiles.append((token + position - start, min(size, end - position), position, sequence.row))
+        token += end - start
+    wide.sort(key=lambda tile: tile[2], reverse=True)
+    return (
+        np.array(narrow, dtype=np.int32).reshape(-1, TILE_FIELDS),
+        np.array(wide, dtype=np.int32).reshape(-1, TILE_FIELDS),
+    )
