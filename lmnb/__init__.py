@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     )
     from lmnb.server import Server
     from lmnb.server.offline import Engine
+    from lmnb.widgets import CacheView, RunView
 
     __version__: str
 
@@ -85,6 +86,7 @@ __all__ = [
     "Anthropic",
     "ArgumentError",
     "BatchStopped",
+    "CacheView",
     "CancelledError",
     "ChoicesDecision",
     "ChoicesSamplingMethod",
@@ -110,6 +112,7 @@ __all__ = [
     "Results",
     "Run",
     "RunDiff",
+    "RunView",
     "Runtime",
     "RuntimeEndpoint",
     "SavedRun",
@@ -155,9 +158,11 @@ __all__ = [
 
 _ELSEWHERE = {
     "Anthropic": "lmnb.backends.remote.anthropic_backend",
+    "CacheView": "lmnb.widgets",
     "Engine": "lmnb.server.offline",
     "LiteLLM": "lmnb.backends.remote.litellm_backend",
     "OpenAI": "lmnb.backends.remote.openai_backend",
+    "RunView": "lmnb.widgets",
     "Runtime": "lmnb.backends.local",
     "RuntimeEndpoint": "lmnb.backends.remote.endpoint",
     "Server": "lmnb.server",

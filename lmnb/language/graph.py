@@ -107,11 +107,18 @@ class Graph:
 
         return to_dot(self)
 
-    def draw(self) -> Any:
-        """A `graphviz.Source`, which notebooks show. Needs the `graphviz` package and its programs."""
-        from importlib import import_module
+    def to_graphviz(self) -> Any:
+        """A `graphviz.Source`, which notebooks show. MissingPackageError without the `graphviz` library.
 
-        return import_module("graphviz").Source(self.to_dot())
+        Its program `dot` is needed to draw; without it a notebook shows what to install, and the DOT text.
+        """
+        from lmnb.language.graphviz_source import graphviz_source
+
+        return graphviz_source(self.to_dot(), self.name)
+
+    def draw(self) -> Any:
+        """`to_graphviz` under SGLang's name for it."""
+        return self.to_graphviz()
 
     @property
     def num_streams(self) -> int:

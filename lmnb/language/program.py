@@ -206,6 +206,10 @@ class Program:
         """`compile` under SGLang's name for it."""
         return self.compile(backend=backend, **kwargs)
 
+    def to_graphviz(self, **known: Any) -> Any:
+        """The program's graph (see `compile`) as a `graphviz.Source`, which notebooks show."""
+        return self.compile(**known).to_graphviz()
+
     def cache(self, backend: Backend | None = None) -> str:
         """Have the backend compute the constant text that each run begins with, so that later runs start from it.
 

@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import Any
 
 from lmnb.errors import EngineClosedError
+from lmnb.language.graphviz_source import graphviz_source
 from lmnb.runtime.events import CacheEvent
-from lmnb.widgets import tree_svg
+from lmnb.widgets import tree_dot, tree_svg
 from lmnb.widgets.detect import ViewMode, check_mode, detect_mode
 from lmnb.widgets.feed import WIDGET_INTERVAL, Feed
 from lmnb.widgets.output import MimeBundle, Output, bundle
@@ -84,6 +85,18 @@ class CacheView:
         """The tree as one self-contained `svg` element."""
         with self._lock:
             return tree_svg.svg(self._model.head, self._marks())
+
+    def to_dot(self) -> str:
+        """The tree in DOT, graphviz's language."""
+        with self._lock:
+            return tree_dot.to_dot(self._model.head, self._marks())
+
+    def to_graphviz(self) -> Any:
+        """A `graphviz.Source`, which notebooks show. MissingPackageError without the `graphviz` library.
+
+        Its program `dot` is needed to draw; `to_svg` needs neither.
+        """
+        return graphviz_source(self.to_dot(), "cache")
 
     def to_text(self) -> str:
         """The tree as indented lines."""

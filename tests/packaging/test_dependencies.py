@@ -12,8 +12,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 FOLDERS = ("lmnb", "runtime", "kernels")
-# Comes with torch where there is a GPU; and what a user of one backend adds. Both are imported there only.
-OPTIONAL = {"triton", "litellm"}
+# Comes with torch where there is a GPU; and what a user of one backend or one picture adds. Imported there only.
+OPTIONAL = {"triton", "litellm", "graphviz"}
 
 
 def third_party_imports(root: Path) -> dict[str, str]:
