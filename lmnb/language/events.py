@@ -6,7 +6,7 @@ A run is a tree of branches; the root branch has id 0. Events of one run come in
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 Status = Literal["running", "done", "failed", "cancelled"]
@@ -108,7 +108,11 @@ class GenFinished:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceMade:
-    """The decision of a select, before its `GenFinished`. `scores` are what the method compared."""
+    """The decision of a select, before its `GenFinished`. `scores` are what the method compared.
+
+    `tokens`: by choice, `[text, log-probability, the same without the prompt]` for each token; None: not measured.
+    `methods`: what each method makes of them, `{"name", "scores", "picked"}` (an index), the one in use first.
+    """
 
     type: ClassVar[str] = "choice"
     branch: int
@@ -116,6 +120,9 @@ class ChoiceMade:
     choices: list[str]
     scores: list[float]
     method: str
+    tokens: list[list[list[Any]]] = field(default_factory=list)
+    methods: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)  # what may mislead the methods, a sentence each
 
 
 @dataclass(frozen=True, slots=True)

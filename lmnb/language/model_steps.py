@@ -16,7 +16,8 @@ from lmnb.backends.speculation import SpeculativeContext
 from lmnb.errors import ArgumentError
 from lmnb.language.choices import ChoicesDecision, ChoicesSamplingMethod, chosen_by_model, mean_logprob
 from lmnb.language.defaults import Defaults
-from lmnb.language.events import ChoiceMade, GenFinished, GenStarted
+from lmnb.language.events import GenFinished, GenStarted
+from lmnb.language.explain import explained
 from lmnb.language.expressions import Gen, Select
 from lmnb.language.loop import background
 from lmnb.language.meta import generation_meta, score_meta, triples
@@ -127,10 +128,19 @@ class SelectStep(Step):
 
     announces = True
 
-    def __init__(self, where: str, variables: Sequence[Variable], node: Select, line: int | None) -> None:
+    def __init__(
+        self,
+        where: str,
+        variables: Sequence[Variable],
+        node: Select,
+        line: int | None,
+        *,
+        all_methods: bool = False,
+    ) -> None:
         super().__init__(where, *variables)
         self.node = node
         self.line = line
+        self.all_methods = all_methods  # measure what every method needs, so that views can compare them
 
     async def run(self, stream: Stream) -> None:
         """Score the choices, decide, go on with the decision."""
@@ -145,7 +155,7 @@ class SelectStep(Step):
             _publish_end(stream, "cancelled" if branch.cancel.cancelled else "error", None, started, [])
             raise
         choices = list(self.node.choices)
-        stream.publish(ChoiceMade(branch.id, decision.decision, choices, method.scores(decision), method.name))
+        stream.publish(explained(branch.id, choices, method, decision, scores, stream.backend, stream.text))
         stream.append(decision.decision, tell=False)
         _publish_end(stream, "stop", None, started, [], scores)
         if self.variables:
@@ -158,7 +168,7 @@ class SelectStep(Step):
         assert stream.context is not None
         return await stream.context.score(
             self.node.choices,
-            unconditional=self.node.method.requires_unconditional_logprobs,
+            unconditional=self.all_methods or self.node.method.requires_unconditional_logprobs,
             owner=stream.branch.owner(self.node.name, self.line),
             cancel=stream.branch.cancel,
         )

@@ -30,7 +30,7 @@ def prepare(node: Expr, line: int | None, defaults: Defaults, backend: Backend) 
         if node.reasoning is not None:
             variables.append(Variable(f"{node.name}{SUFFIX}"))
         if isinstance(node, Select):
-            return SelectStep(where, variables, node, line)
+            return SelectStep(where, variables, node, line, all_methods=defaults.top_logprobs_num > 0)
         return GenStep(where, variables, node, defaults.params(node, backend.stop), defaults.merged(node), line)
     raise ProgramError(f"a state cannot execute {node!r}")
 

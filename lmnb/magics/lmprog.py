@@ -30,6 +30,7 @@ def option_parser() -> options.LineParser:
     parser.add_argument("-t", "--temperature", type=options.non_negative)
     parser.add_argument("--max-tokens", type=options.positive)
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--logprobs", type=options.positive, metavar="N")
     parser.add_argument("--from", dest="continue_from", metavar="STATE")
     parser.add_argument("-o", "--out", type=options.variable, metavar="VAR")
     parser.add_argument("--bg", action="store_true")
@@ -78,6 +79,8 @@ class LmprogMagics(Magics):  # type: ignore[misc]  # IPython's class is untyped
           -t, --temperature T    0 is greedy
           --max-tokens N         limit of each generation that sets none
           --seed N               same seed, same text
+          --logprobs N           each token's probability with the N likeliest others, and all methods of select,
+                                 for the view and for get_meta_info
           --from STATE           go on from an earlier state (a variable), as in a conversation
           -o, --out VAR          leave the state in VAR instead of `s`
           --bg                   return at once; `%lmnb cancel` stops it, `s.sync()` waits for it
@@ -153,7 +156,14 @@ class LmprogMagics(Magics):  # type: ignore[misc]  # IPython's class is untyped
 
 def _sampling(chosen: Namespace) -> dict[str, Any]:
     """Sampling defaults that the options set; None leaves one alone."""
-    return {"temperature": chosen.temperature, "max_new_tokens": chosen.max_tokens, "seed": chosen.seed}
+    return {
+        "temperature": chosen.temperature,
+        "max_new_tokens": chosen.max_tokens,
+        "seed": chosen.seed,
+        "return_logprob": True if chosen.logprobs else None,
+        "top_logprobs_num": chosen.logprobs,
+        "return_text_in_logprobs": True if chosen.logprobs else None,
+    }
 
 
 def _add_place(error: LmnbError, text: CellText) -> None:

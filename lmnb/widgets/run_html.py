@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from lmnb.widgets import run_text
+from lmnb.widgets import choice_html, run_text
 from lmnb.widgets.escape import cut, markup
 from lmnb.widgets.run_model import Branch, RunModel
 
@@ -149,21 +149,7 @@ class _Writer:
         notes = {"cancelled": "stopped", "failed": "failed"}
         note = notes.get(status) or ("token limit" if item["finish_reason"] == "length" else "")
         mark = f' <small class="lmnb-note">{SIGNS.get(status, "") if status != "done" else ""} {note}</small>'
-        return chip + text + (mark if note else "") + self._choices(item["choice"])
-
-    def _choices(self, choice: dict[str, Any] | None) -> str:
-        if not choice:
-            return ""
-        shown = list(zip(choice["choices"], choice["scores"], strict=False))[:32]
-        rows = "".join(
-            f"<tr{' class=lmnb-picked' if text == choice['text'] else ''}>"
-            f"<td>{'✓' if text == choice['text'] else ''}</td><td>{self._cut(text)}</td><td>{score:.3f}</td></tr>"
-            for text, score in shown
-        )
-        return (
-            f'<details class="lmnb-choices"><summary>1 of {len(choice["choices"])}</summary>'
-            f"<table><tbody>{rows}</tbody></table><small>{markup(choice['method'])}</small></details>"
-        )
+        return chip + text + (mark if note else "") + (choice_html.html(item["choice"]) if item["choice"] else "")
 
     def _fork(self, item: dict[str, Any], most: int = 64) -> str:
         lanes = []

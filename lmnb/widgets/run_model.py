@@ -161,6 +161,7 @@ class RunModel:
         gen = self._open_gen(event)
         gen["text"] = event["text"]
         gen["choice"] = {key: event[key] for key in ("text", "choices", "scores", "method")}
+        gen["choice"] |= {key: event.get(key, []) for key in ("tokens", "methods", "warnings")}
 
     def _gen_end(self, event: Wire) -> None:
         gen = self._open_gen(event)

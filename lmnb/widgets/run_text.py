@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from lmnb.widgets import choice_html
 from lmnb.widgets.escape import plain
 from lmnb.widgets.run_model import Branch, RunModel
 
 
 def render(model: RunModel) -> str:
     """Everything: what ran, its cost, the transcript, the variables."""
-    parts = [summary(model), transcript(model), variables(model)]
+    parts = [summary(model), transcript(model), variables(model), choices(model)]
     return "\n".join(part for part in parts if part) + "\n"
 
 
@@ -65,6 +66,24 @@ def variables(model: RunModel, limit: int = 200) -> str:
             value = " ".join(plain(variable["value"]).split())
             lines.append(f"  {plain(name)} = {value if len(value) <= limit else value[: limit - 1] + '…'}")
     return "\n".join(["variables", *lines]) if lines else ""
+
+
+def choices(model: RunModel, most: int = 16) -> str:
+    """Why each select chose as it did."""
+    made = [
+        (branch, item)
+        for branch in model.branches.values()
+        for item in branch["items"]
+        if item["type"] == "gen" and item["choice"]
+    ]
+    lines: list[str] = []
+    for branch, item in made[:most]:
+        name = plain((item["var"] or "a choice") + ("" if branch["parent"] is None else f" [{branch['label']}]"))
+        first, *rest = choice_html.text(item["choice"])
+        lines += [f"  {name}: {first}", *(f"  {line}" for line in rest)]
+    if len(made) > most:
+        lines.append(f"  … and {len(made) - most:,} more")
+    return "\n".join(["choices", *lines]) if lines else ""
 
 
 def transcript(model: RunModel, *, stable: bool = False) -> str:

@@ -43,12 +43,21 @@ def gen(
 
 
 def select(branch: int, var: str, choices: list[str], scores: list[float], picked: int) -> list[ev.RunEvent]:
+    methods = [
+        {"name": "token_length_normalized", "scores": scores, "picked": picked},
+        {"name": "greedy_token_selection", "scores": [2 * score for score in scores], "picked": picked},
+    ]
     return [
         ev.GenStarted(branch, var, "select", "choices", 7),
-        ev.ChoiceMade(branch, choices[picked], choices, scores, "token_length_normalized"),
+        ev.ChoiceMade(
+            branch, choices[picked], choices, scores, "token_length_normalized",
+            [[[choice[:2], score, score - 1], [choice[2:], score, None]]
+             for choice, score in zip(choices, scores, strict=True)],
+            methods, ["The text before ends with ':' and " + NASTY],
+        ),
         ev.GenFinished(branch, "stop", None, 64, 12, 2, 0.0625, 0.25),
         ev.VariableSet(branch, var, choices[picked]),
-    ]
+    ]  # fmt: skip
 
 
 def interleave(*streams: Sequence[ev.RunEvent]) -> list[ev.RunEvent]:

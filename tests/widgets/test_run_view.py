@@ -273,3 +273,17 @@ def test_durations_have_units() -> None:
     assert [run_text.seconds(value) for value in (0.083, 0.9999, 1.416, 59.999, 185.0)] == [
         "83 ms", "1.00 s", "1.42 s", "1 min 00 s", "3 min 05 s",
     ]  # fmt: skip
+
+
+def test_a_choice_is_explained_in_html_and_text() -> None:
+    model = RunModel()
+    model.apply_all(map(ev.to_json, judge()))
+    html = run_html.render(model)
+    assert 'tokens">mean<small> decides</small></th>' in html
+    assert '<tr class="lmnb-picked"><th scope="row"><span class="lmnb-tokens">' in html
+    assert 'title="log-probability -0.250 · 78 % · 29 % without the prompt"' in html
+    assert "&lt;img src=x" in html.partition('lmnb-warning">')[2]
+    text = run_text.render(model)
+    assert "1 of 3, by mean (decides), greedy:" in text
+    assert "✓ fair  -0.250*  -0.500*" in text
+    assert "\x1b" not in text

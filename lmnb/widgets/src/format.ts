@@ -48,3 +48,14 @@ export function oneLine(text: string): string {
   });
   return short.replace(/\s*\n\s*/g, " ⏎ ").replace(/\s+/g, " ").trim();
 }
+
+/** A log-probability as a share: `98 %`, `0.4 %`, `<0.1 %`. */
+export function percent(logprob: number): string {
+  const share = 100 * Math.exp(logprob);
+  return share < 0.1 ? "<0.1 %" : `${share < 9.95 ? share.toFixed(1) : share.toFixed(0)} %`;
+}
+
+/** A token's text with its white space visible. */
+export function visible(text: string): string {
+  return text === "" ? "∅" : text.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥");
+}

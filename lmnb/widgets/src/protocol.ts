@@ -5,6 +5,16 @@ export const PROTOCOL = 1;
 
 export type Status = "running" | "done" | "failed" | "cancelled";
 
+/** Text, log-probability, and the same without the prompt. */
+export type ChoiceToken = [string, number | null, number | null];
+
+/** What one method of `select` makes of the scores; `picked` is an index of the choices. */
+export interface Verdict {
+  name: string;
+  scores: number[];
+  picked: number;
+}
+
 export type RunEvent =
   | { type: "run"; run: string; program: string; model: string; time: number; cell: string | null }
   | {
@@ -40,7 +50,17 @@ export type RunEvent =
       first_token_seconds: number | null;
       seconds: number;
     }
-  | { type: "choice"; branch: number; text: string; choices: string[]; scores: number[]; method: string }
+  | {
+      type: "choice";
+      branch: number;
+      text: string;
+      choices: string[];
+      scores: number[];
+      method: string;
+      tokens?: ChoiceToken[][];
+      methods?: Verdict[];
+      warnings?: string[];
+    }
   | { type: "var"; branch: number; name: string; value: string }
   | { type: "join"; parent: number; branches: number[]; mode: string }
   | { type: "branch_end"; branch: number; status: Status; error: string | null }

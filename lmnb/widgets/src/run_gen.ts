@@ -2,12 +2,12 @@
 
 import { h, setText } from "./dom";
 import { count, plural, seconds, SIGNS } from "./format";
-import type { Choice, GenItem } from "./run_model";
+import { choiceTable } from "./run_choice";
+import type { GenItem } from "./run_model";
 
 const FOLD_OVER = 2400; // characters; longer given text shows its beginning and end only
 const FOLD_HEAD = 1200;
 const FOLD_TAIL = 400;
-const MOST_CHOICES = 64;
 
 /** Given text. It can grow, by appending; long text folds, keeping what was opened open. */
 export class TextView {
@@ -118,31 +118,4 @@ function noteOf(item: GenItem): string {
   if (item.status === "cancelled") return ` ${SIGNS.cancelled} stopped`;
   if (item.status === "failed") return ` ${SIGNS.failed} failed`;
   return item.finish_reason === "length" ? " token limit" : "";
-}
-
-function choiceTable(choice: Choice): HTMLDetailsElement {
-  const scores = choice.scores;
-  const best = Math.max(...scores);
-  const worst = Math.min(...scores);
-  const rows = choice.choices.slice(0, MOST_CHOICES).map((text, index) => {
-    const picked = text === choice.text;
-    const score = scores[index];
-    const share = score === undefined ? 0 : best === worst ? 1 : (score - worst) / (best - worst);
-    const bar = h("span", { class: "lmnb-score-bar", style: `width:${(4 + 56 * share).toFixed(0)}px` });
-    return h(
-      "tr",
-      { class: picked ? "lmnb-picked" : null },
-      h("td", {}, picked ? "✓" : ""),
-      h("td", {}, text),
-      h("td", { class: "lmnb-number" }, score === undefined ? "" : score.toFixed(3)),
-      h("td", {}, bar),
-    );
-  });
-  return h(
-    "details",
-    { class: "lmnb-choices" },
-    h("summary", {}, `1 of ${choice.choices.length}`),
-    h("table", {}, h("tbody", {}, ...rows)),
-    h("small", {}, choice.method.replaceAll("_", " ")),
-  );
 }

@@ -1,12 +1,15 @@
 // Folds a run's events into one picture of it. `run_model.py` is the same reducer; both read the same fixtures.
 
-import type { RunEvent, Status } from "./protocol";
+import type { ChoiceToken, RunEvent, Status, Verdict } from "./protocol";
 
 export interface Choice {
   text: string;
   choices: string[];
   scores: number[];
   method: string;
+  tokens: ChoiceToken[][];
+  methods: Verdict[]; // the one in use first
+  warnings: string[];
 }
 
 export interface GenItem {
@@ -169,7 +172,8 @@ export class RunModel {
       case "choice": {
         const gen = openGen(branch);
         gen.text = event.text;
-        gen.choice = { text: event.text, choices: event.choices, scores: event.scores, method: event.method };
+        const { text, choices, scores, method } = event;
+        gen.choice = { text, choices, scores, method, tokens: event.tokens ?? [], methods: event.methods ?? [], warnings: event.warnings ?? [] };
         return;
       }
       case "gen_end":

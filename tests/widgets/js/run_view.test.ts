@@ -62,7 +62,11 @@ describe("the run view", () => {
     const { el } = open(folded(events), 1);
     expect(text(el, "ins.lmnb-gen:not(.lmnb-chosen)")).toContain("Clear enough to be read twice.");
     expect(text(el, "ins.lmnb-chosen")).toEqual(["fair"]);
-    expect(text(el, ".lmnb-choices .lmnb-picked td:nth-child(2)")).toEqual(["fair"]);
+    expect(text(el, ".lmnb-choices .lmnb-picked .lmnb-token")).toEqual(["fa-0.25", "ir-0.25"]);
+    expect(text(el, ".lmnb-choices thead th")).toEqual(["choice", "mean decides", "greedy"]);
+    expect(text(el, ".lmnb-choices .lmnb-picked td")).toEqual(["✓ -0.250", "✓ -0.500"]);
+    expect(el.querySelector<HTMLElement>(".lmnb-token")?.title).toBe("log-probability -1.500 · 22 % · 8.2 % without the prompt");
+    expect(text(el, ".lmnb-warning")).toHaveLength(1);
     expect(text(el, ".lmnb-note").join("")).toContain("failed");
   });
 
