@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lmnb.backends.jinja_template import JinjaTemplate
 from lmnb.runtime.request import Constraint, Request, SamplingParams, TokenLogprob
@@ -24,7 +24,6 @@ _IGNORED_SAMPLING: dict[str, Collection[Any] | None] = {
     "spaces_between_special_tokens": None,
     "stream_interval": None,
     "no_stop_trim": (False,),
-    "ebnf": (),
     "structural_tag": (),
     "custom_params": (),
     "logit_bias": ({},),
@@ -247,12 +246,11 @@ def sampling_params(fields: Fields) -> tuple[SamplingParams, int]:
 
 
 def _constraint(fields: Fields) -> Constraint | None:
-    regex, schema = fields.text("regex"), fields.text("json_schema")
-    if regex is not None and schema is not None:
-        raise HttpError(400, "regex and json_schema exclude each other; send one", "regex")
-    if regex is not None:
-        return Constraint("regex", regex)
-    return Constraint("json_schema", schema) if schema is not None else None
+    kinds: tuple[Literal["regex", "json_schema", "ebnf"], ...] = ("regex", "json_schema", "ebnf")
+    found = [Constraint(kind, source) for kind in kinds if (source := fields.text(kind)) is not None]
+    if len(found) > 1:
+        raise HttpError(400, f"{found[0].kind} and {found[1].kind} exclude each other; send one", found[0].kind)
+    return found[0] if found else None
 
 
 def _nth(params: SamplingParams, index: int) -> SamplingParams:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lmnb.runtime.request import Constraint, Request, SamplingParams
 from lmnb.server.fields import Fields
@@ -187,13 +187,9 @@ def _sampling(fields: Fields, *, default_tokens: int) -> tuple[SamplingParams, i
 
 
 def _constraint(fields: Fields) -> Constraint | None:
-    """`response_format` as OpenAI has it; `regex` and `json_schema` as SGLang adds them."""
-    found = []
-    regex, schema = fields.text("regex"), fields.text("json_schema")
-    if regex is not None:
-        found.append(Constraint("regex", regex))
-    if schema is not None:
-        found.append(Constraint("json_schema", schema))
+    """`response_format` as OpenAI has it; `regex`, `json_schema` and `ebnf` as SGLang adds them."""
+    kinds: tuple[Literal["regex", "json_schema", "ebnf"], ...] = ("regex", "json_schema", "ebnf")
+    found = [Constraint(kind, source) for kind in kinds if (source := fields.text(kind)) is not None]
     wanted = fields.sub("response_format")
     kind = wanted.text("type", "text")
     if kind == "json_schema":
@@ -207,7 +203,9 @@ def _constraint(fields: Fields) -> Constraint | None:
         raise HttpError(400, f"response_format {kind!r} is not known; use text, json_object or json_schema")
     wanted.finish()
     if len(found) > 1:
-        raise HttpError(400, "regex, json_schema and response_format exclude each other; send one", "response_format")
+        raise HttpError(
+            400, "regex, json_schema, ebnf and response_format exclude each other; send one", "response_format"
+        )
     return found[0] if found else None
 
 

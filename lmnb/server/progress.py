@@ -28,15 +28,16 @@ class Progress:
             self.logprobs = list(event.completion.logprobs)
             return
         self.text += event.text
-        self.token_ids += event.token_ids
-        self.logprobs += event.logprobs
+        kept = len(self.token_ids) - event.num_replaced
+        self.token_ids[kept:] = event.token_ids
+        self.logprobs[kept:] = event.logprobs
 
     def take(self) -> tuple[str, list[TokenLogprob]]:
         """Text and log-probabilities since the last take. Tokens without text wait for the text that follows."""
         text = self.text[self._told_text :]
         if not text and self.completion is None:
             return "", []
-        logprobs = self.logprobs[self._told_logprobs :]
+        logprobs = self.logprobs[self._told_logprobs :]  # those of replaced tokens stay told
         self._told_text = len(self.text)
         self._told_logprobs = len(self.logprobs)
         return text, logprobs

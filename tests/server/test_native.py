@@ -124,6 +124,22 @@ def test_regex_is_enforced(server: Server) -> None:
     assert len(answer["text"]) == 4
 
 
+def test_a_grammar_is_enforced(server: Server) -> None:
+    answer = generate(server, text="?", sampling_params=sampling(ebnf='root ::= ("yes" | "no")', ignore_eos=False))
+    assert answer["text"] in ("yes", "no")
+
+
+def test_forced_text_is_counted_once(server: Server) -> None:
+    """Tokens that the grammar forces may be told twice, in other cuts; a stream's last count is the whole's."""
+    body = {"text": "?", "sampling_params": sampling(regex="(abcdefgh)+", max_new_tokens=20), "return_logprob": True}
+    whole = generate(server, **body)
+    _, text = call(server, "/generate", {**body, "stream": True})
+    counts = [event["meta_info"]["completion_tokens"] for event in events(text)]
+    assert counts == sorted(counts)
+    assert counts[-1] == whole["meta_info"]["completion_tokens"] == len(whole["output_ids"]) > 8
+    assert len(whole["meta_info"]["output_token_logprobs"]) == len(whole["output_ids"])
+
+
 @pytest.mark.parametrize(
     ("body", "word"),
     [
@@ -134,7 +150,7 @@ def test_regex_is_enforced(server: Server) -> None:
         ({"text": "a", "sampling_params": {"max_new_tokens": -1}}, "max_tokens"),
         ({"text": "a", "sampling_params": {"seed": "x"}}, "seed"),
         ({"text": "a", "sampling_params": {"n": 100000}}, "n must be"),
-        ({"text": "a", "sampling_params": {"ebnf": "root ::= 'a'"}}, "ebnf"),
+        ({"text": "a", "sampling_params": {"structural_tag": "{}"}}, "structural_tag"),
         ({"text": "a", "sampling_params": {"regex": "a", "json_schema": "{}"}}, "exclude"),
         ({"text": "a", "sampling_params": {"regex": "(("}}, "regex"),
         ({"text": "a" * 5000, "sampling_params": {}}, "5000 tokens"),
