@@ -47,6 +47,7 @@ class Capabilities:
     select: Literal["scored", "guided", ""] = ""
     regex: str = ""
     json_schema: str = ""
+    ebnf: str = ""
     cancel: str = ""
     images: bool = False
     continues_turn: bool = False

@@ -37,6 +37,7 @@ class RuntimeEndpoint:
         select="scored",
         regex="by the server",
         json_schema="by the server",
+        ebnf="by the server",
         cancel="on the server, by closing the stream and /abort_request",
         continues_turn=True,
         sampling=ALL_SAMPLING,

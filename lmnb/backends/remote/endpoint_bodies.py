@@ -29,6 +29,8 @@ def generate_body(text: str, params: SamplingParams, rid: str, logprob_start: in
         "regex": constraint.source if constraint is not None and constraint.kind == "regex" else None,
         "json_schema": constraint.source if constraint is not None and constraint.kind == "json_schema" else None,
     }
+    if constraint is not None and constraint.kind == "ebnf":
+        sampling["ebnf"] = constraint.source
     if params.repetition_penalty != 1.0:
         sampling["repetition_penalty"] = params.repetition_penalty
     if params.seed is not None:

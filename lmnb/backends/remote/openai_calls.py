@@ -52,7 +52,7 @@ def chat_arguments(params: SamplingParams, dialect: Dialect, limit_name: str) ->
     if constraint is not None and constraint.kind == "json_schema":
         arguments["response_format"] = response_format(constraint.source)
     elif constraint is not None:
-        arguments["extra_body"] = {**arguments.get("extra_body", {}), "regex": constraint.source}
+        arguments["extra_body"] = {**arguments.get("extra_body", {}), constraint.kind: constraint.source}
     return arguments
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,8 +12,11 @@ from context_support import fake_runtime
 from server_support import fake_server
 
 import lmnb as sgl
+from lmnb.backends.base import CancelToken, Owner
 from lmnb.backends.remote.endpoint import RuntimeEndpoint
+from lmnb.backends.remote.endpoint_context import EndpointContext
 from lmnb.errors import GenerationError, RemoteError
+from lmnb.runtime.request import Constraint, SamplingParams
 from lmnb.server import Server
 
 
@@ -216,3 +220,16 @@ def test_the_embedded_model_over_the_wire(embedded_runtime: Any) -> None:
             assert meta is not None
             for row, choice in zip(meta["input_token_logprobs"], ["Paris", "Tokyo", "New York"], strict=True):
                 assert "".join(entry[2] for entry in row) == choice
+
+
+def test_a_grammar_reaches_the_server(endpoint: RuntimeEndpoint) -> None:
+    context = endpoint.new_context()
+    context.append("Well? ")
+    params = SamplingParams(max_new_tokens=8, constraint=Constraint("ebnf", 'root ::= ("yes" | "no")'))
+    assert generate(context, params) in ("yes", "no")
+
+
+def generate(context: EndpointContext, params: SamplingParams) -> str:
+    owner = Owner(run="r", program="p")
+    made = context.generate(params, owner=owner, cancel=CancelToken(), on_delta=lambda delta: None)
+    return asyncio.run(made).text
