@@ -76,6 +76,8 @@ if TYPE_CHECKING:
         user_begin,
         user_end,
     )
+    from lmnb.language.check import ConstraintReport, check_constraint
+    from lmnb.language.tools import ToolCall, describe_tools
     from lmnb.server import Server
     from lmnb.server.offline import Engine
     from lmnb.widgets import CacheView, RunView
@@ -90,6 +92,7 @@ __all__ = [
     "CancelledError",
     "ChoicesDecision",
     "ChoicesSamplingMethod",
+    "ConstraintReport",
     "Defaults",
     "Engine",
     "EngineClosedError",
@@ -120,12 +123,15 @@ __all__ = [
     "SglFunction",
     "TemplateError",
     "Tokens",
+    "ToolCall",
     "UnknownVariableError",
     "UnsupportedModelError",
     "__version__",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "check_constraint",
+    "describe_tools",
     "flush_cache",
     "function",
     "gen",
@@ -159,6 +165,7 @@ __all__ = [
 _ELSEWHERE = {
     "Anthropic": "lmnb.backends.remote.anthropic_backend",
     "CacheView": "lmnb.widgets",
+    "ConstraintReport": "lmnb.language.check",
     "Engine": "lmnb.server.offline",
     "LiteLLM": "lmnb.backends.remote.litellm_backend",
     "OpenAI": "lmnb.backends.remote.openai_backend",
@@ -166,6 +173,9 @@ _ELSEWHERE = {
     "Runtime": "lmnb.backends.local",
     "RuntimeEndpoint": "lmnb.backends.remote.endpoint",
     "Server": "lmnb.server",
+    "ToolCall": "lmnb.language.tools",
+    "check_constraint": "lmnb.language.check",
+    "describe_tools": "lmnb.language.tools",
     "get_chat_template": "lmnb.backends.templates",
     "register_chat_template": "lmnb.backends.templates",
 }

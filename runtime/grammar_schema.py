@@ -115,6 +115,8 @@ def plan_schema(source: str, engine: str = "auto") -> SchemaPlan:
         nodes = list(_walk(schema, "#"))
         for path, node in nodes:
             _check_node(schema, path, node)
+        schema = _without_needless_types(schema)
+        nodes = list(_walk(schema, "#"))
         if not any(_combines(node) for _, node in nodes):
             schema = _closed(schema)
             nodes = list(_walk(schema, "#"))
@@ -222,20 +224,48 @@ def _combines(node: dict[str, Any]) -> bool:
     return "allOf" in said or (len(said) > 1 and bool(said & {"anyOf", "oneOf", "$ref"}))
 
 
+_PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool,
+    "null": type(None),
+}  # fmt: skip
+
+
+def _without_needless_types(schema: Any) -> Any:
+    """A copy without the `type` of an `enum` or `const` whose values all have it, as pydantic writes it."""
+    if not isinstance(schema, dict):
+        return schema
+    node = _mapped(schema, _without_needless_types)
+    values = [node["const"]] if "const" in node else node.get("enum", ())
+    kinds = node.get("type")
+    if values and isinstance(kinds, str) and all(_has_type(value, kinds) for value in values):
+        del node["type"]
+    return node
+
+
+def _has_type(value: Any, kind: str) -> bool:
+    return isinstance(value, _PYTHON_TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def _mapped(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """A copy of a node with each subschema changed."""
+    node = dict(schema)
+    for key in _SINGLES:
+        if key in node:
+            node[key] = change(node[key])
+    for key in _MAPS:
+        if key in node:
+            node[key] = {name: change(child) for name, child in node[key].items()}
+    for key in _LISTS:
+        if key in node:
+            node[key] = [change(child) for child in node[key]]
+    return node
+
+
 def _closed(schema: Any) -> Any:
     """A copy in which objects that list their properties have no others."""
     if not isinstance(schema, dict):
         return schema
-    node = dict(schema)
-    for key in _SINGLES:
-        if key in node:
-            node[key] = _closed(node[key])
-    for key in _MAPS:
-        if key in node:
-            node[key] = {name: _closed(child) for name, child in node[key].items()}
-    for key in _LISTS:
-        if key in node:
-            node[key] = [_closed(child) for child in node[key]]
+    node = _mapped(schema, _closed)
     says_more = {"additionalProperties", "patternProperties", "minProperties"} & node.keys()
     if "properties" in node and not says_more and set(node.get("required", ())) <= node["properties"].keys():
         node["additionalProperties"] = False

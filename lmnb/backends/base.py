@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from lmnb.backends.capabilities import Capabilities
-from lmnb.runtime.request import FinishReason, SamplingParams, TokenLogprob
+from lmnb.runtime.request import FinishReason, Origin, SamplingParams, TokenLogprob
 
 TokenSource = Literal["template", "given", "generated"]
 
@@ -77,11 +77,15 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of a generation in progress. Deltas' texts concatenate to the generation's text."""
+    """A piece of a generation in progress. Deltas' texts concatenate to the generation's text.
+
+    `num_tokens` is what the piece adds to their number: less than its own where it replaces tokens told of before.
+    """
 
     text: str
     num_tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
+    origin: Origin = "free"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

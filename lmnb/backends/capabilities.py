@@ -38,6 +38,7 @@ class Capabilities:
     `continues_turn`: an assistant's turn may begin with the program's own text, or hold several generations.
     `data_is_text`: special tokens in a role's content stay text; elsewhere the server takes them for what they say.
     `speculation`: `num_api_spec_tokens` saves calls here (a local engine reuses its cache instead).
+    `grammar_options`: JSON may be loose, and a grammar library may be named.
     `token_lens`: contexts can tell the tokens of their prompt (`TokenContext`). `concatenates_caches`: they can join
     branches by their caches (`ConcatenatingContext`).
     `sampling`: the parameters that reach the model, besides `temperature` and `max_tokens`.
@@ -48,6 +49,7 @@ class Capabilities:
     regex: str = ""
     json_schema: str = ""
     ebnf: str = ""
+    grammar_options: bool = False
     cancel: str = ""
     images: bool = False
     continues_turn: bool = False
@@ -83,6 +85,9 @@ class Capabilities:
                 f"{backend} cannot enforce a {constraint.kind.replace('_', ' ')}; {others} run on lmnb.Runtime "
                 "or an SGLang server"
             )
+
+        if constraint is not None and not self.grammar_options and (constraint.loose or constraint.engine != "auto"):
+            raise ArgumentError(f"{backend} enforces constraints its own way; leave json_style and grammar_backend out")
 
     def refuse_select(self, backend: str) -> ArgumentError:
         """The error for a `select` that cannot be made."""

@@ -31,13 +31,25 @@ _CAPABILITIES = Capabilities(
     select="scored",
     regex="enforced token by token",
     json_schema="enforced token by token",
+    ebnf="enforced token by token",
+    grammar_options=True,
     token_lens=True,
     cancel="at once",
     continues_turn=True,
     data_is_text=True,
     sampling=ALL_SAMPLING,
 )
-_OPTIONS = ("model", "model_path", "dtype", "device", "pool_tokens", "max_running", "prefill_chunk", "chat_template")
+_OPTIONS = (
+    "model",
+    "model_path",
+    "dtype",
+    "device",
+    "pool_tokens",
+    "max_running",
+    "prefill_chunk",
+    "chat_template",
+    "jump_forward",
+)
 
 
 class Runtime:
@@ -46,7 +58,8 @@ class Runtime:
     `model`: a name ("smollm2", also the default), a local folder or GGUF file, a hub id, or a model that
     `load_model` has loaded; `model_path` is SGLang's name for it. `pool_tokens` (KV cache slots, one per
     token), `max_running` and `prefill_chunk` are the engine's own choice unless given. `chat_template`: a
-    registered name, Jinja source, or a `ChatTemplate`; by default the tokenizer's own.
+    registered name, Jinja source, or a `ChatTemplate`; by default the tokenizer's own. `jump_forward=False` samples
+    even text that a constraint forces.
 
     Use it as a context manager, or call `shutdown`; after that every use raises EngineClosedError.
     """
@@ -64,6 +77,7 @@ class Runtime:
         max_running: int | None = None,
         prefill_chunk: int | None = None,
         chat_template: str | ChatTemplate | None = None,
+        jump_forward: bool = True,
         **unknown: object,
     ) -> None:
         _refuse(unknown)
@@ -75,7 +89,13 @@ class Runtime:
         self.name: str = loaded.model.name
         template, self._template_source = _choose_template(chat_template, codec, source, self.name)
         self.stop = template.stop
-        engine = _start_engine(loaded, pool_tokens, max_running, prefill_chunk)
+        engine = _start_engine(
+            loaded,
+            pool_tokens=pool_tokens,
+            max_running=max_running,
+            prefill_chunk=prefill_chunk,
+            jump_forward=jump_forward,
+        )
         self._tokenizer = loaded.tokenizer
         self._template = template
         self._lock = threading.Lock()
@@ -204,16 +224,13 @@ def _load(source: str | Path | LoadedModel | None, dtype: str, device: str) -> L
     return load_model(source, dtype=dtype, device=device)
 
 
-def _start_engine(
-    loaded: LoadedModel, pool_tokens: int | None, max_running: int | None, prefill_chunk: int | None
-) -> Engine:
+def _start_engine(loaded: LoadedModel, **options: Any) -> Engine:
     from lmnb.runtime.config import EngineConfig
     from lmnb.runtime.engine import Engine
     from lmnb.runtime.grammar import Grammars
 
-    config = EngineConfig(pool_tokens=pool_tokens, max_running=max_running, prefill_chunk=prefill_chunk)
     grammars = Grammars(loaded.tokenizer, loaded.model.vocab_size)
-    return Engine(loaded.model, loaded.tokenizer, config, grammars)
+    return Engine(loaded.model, loaded.tokenizer, EngineConfig(**options), grammars)
 
 
 def _choose_template(

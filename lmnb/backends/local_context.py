@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owner, PromptToken, Scores, TokenSource
 from lmnb.backends.engine_task import EngineTask
@@ -169,7 +169,7 @@ class LocalContext:
             return Generation(text="", finish_reason="cancelled")
 
         def pass_on(event: TokenEvent) -> None:
-            on_delta(Delta(event.text, len(event.token_ids), event.logprobs))
+            on_delta(Delta(event.text, len(event.token_ids) - event.num_replaced, event.logprobs, event.origin))
 
         sampling = self._served.sampling(params)
         request = Request(input_ids=self.prompt_ids, sampling=sampling, logprob_start=logprob_start, owner=owner)
@@ -265,5 +265,18 @@ def _generation(completion: Completion) -> Generation:
             "id": completion.request_id,
             "queue_seconds": completion.queue_seconds,
             "num_preemptions": completion.num_preemptions,
+            **_grammar_meta(completion),
         },
     )
+
+
+def _grammar_meta(completion: Completion) -> dict[str, Any]:
+    """What a constraint did: the library that enforced it, and the tokens that it forced without a step."""
+    if completion.grammar_engine is None:
+        return {}
+    return {
+        "grammar_backend": completion.grammar_engine,
+        "forced_tokens": completion.num_forced_tokens,
+        "steps": completion.num_steps,
+        "steps_saved": max(0, completion.completion_tokens - completion.num_steps),
+    }

@@ -100,6 +100,7 @@ class Defaults:
             stop_token_ids=merged.stop_token_ids,
             ignore_eos=merged.ignore_eos,
             constraint=node.constraint,
+            jump_forward=node.options.jump_forward,
             return_logprob=merged.return_logprob,
             top_logprobs_num=merged.top_logprobs_num,
         )

@@ -5,8 +5,8 @@ A node says what shall happen, not how; it knows nothing of states, runs and bac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lmnb.errors import ProgramError
@@ -74,6 +74,7 @@ class SamplingOptions:
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
     seed: int | None = None
+    jump_forward: bool | None = None
     return_logprob: bool | None = None
     logprob_start_len: int | None = None
     top_logprobs_num: int | None = None
@@ -84,7 +85,8 @@ class SamplingOptions:
 class Gen(Expr):
     """Generated text, kept in the variable `name`. `extra_stop` comes after the stop strings (number types).
 
-    With `reasoning` the variable has the answer only, and the reasoning has a variable of its own.
+    With `reasoning` the variable has the answer only, and the reasoning has a variable of its own. `read` turns the
+    text into a value; it lives in Python only, so that a graph written as JSON is without it.
     """
 
     name: str | None
@@ -92,6 +94,7 @@ class Gen(Expr):
     constraint: Constraint | None = None
     extra_stop: tuple[str, ...] = ()
     reasoning: ReasoningFormat | None = None
+    read: Callable[[str], Any] | None = field(default=None, compare=False, metadata={"lives": True})
 
 
 @dataclass(frozen=True, slots=True)

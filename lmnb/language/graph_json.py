@@ -98,7 +98,14 @@ def _kind(value: Any, kinds: dict[str, type[Any]]) -> str:
 
 
 def _written_object(kind: str, value: Any) -> dict[str, Any]:
-    return {"is": kind, **{field.name: _written(getattr(value, field.name)) for field in fields(value)}}
+    return {
+        "is": kind,
+        **{
+            field.name: _written(getattr(value, field.name))
+            for field in fields(value)
+            if not field.metadata.get("lives")
+        },
+    }
 
 
 def _read(value: Any) -> Any:

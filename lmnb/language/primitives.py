@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import re
-import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from lmnb.errors import ArgumentError, GrammarError, ProgramError
+from lmnb.errors import ArgumentError, ProgramError
 from lmnb.language.choices import ChoicesSamplingMethod, token_length_normalized
 from lmnb.language.defaults import stop_strings, token_ids
 from lmnb.language.expressions import Expr, ExprList, Gen, RoleBegin, RoleEnd, SamplingOptions, Select, flatten
 from lmnb.language.placeholders import Placeholder
 from lmnb.language.reasoning import get_reasoning_format
-from lmnb.runtime.request import Constraint
+from lmnb.language.shapes import ShapeArguments
 
 ROLES = ("system", "user", "assistant")
-
-# What `dtype` constrains a text to. Numbers end at the first space or line break after them.
-_DTYPES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "int": (r"[-+]?[0-9]+[ \n]*", (" ", "\n")),
-    "float": (r"[-+]?[0-9]*\.?[0-9]+[ \n]*", (" ", "\n")),
-    "bool": (r"(True|False)", ()),
-    "str": (r'"[^"\\\n]*"', ()),
-}
 
 
 def gen(
@@ -47,26 +36,45 @@ def gen(
     logprob_start_len: int | None = None,
     top_logprobs_num: int | None = None,
     return_text_in_logprobs: bool | None = None,
-    dtype: type | str | None = None,
+    dtype: Any = None,
     choices: Iterable[str] | None = None,
     choices_method: ChoicesSamplingMethod | None = None,
     regex: str | None = None,
     json_schema: str | Mapping[str, Any] | type | None = None,
     *,
+    ebnf: str | None = None,
+    tools: Iterable[Callable[..., Any]] | None = None,
+    json_style: str = "compact",
+    grammar_backend: str = "auto",
+    jump_forward: bool | None = None,
     repetition_penalty: float | None = None,
     seed: int | None = None,
 ) -> Expr:
     """Generated text, kept in the variable `name`. What is None comes from the program's defaults.
 
-    `dtype` (int, float, bool, str), `regex` and `json_schema` (JSON text, a dict, or a pydantic model) constrain the
-    text; at most one of them. A match of `stop_regex` ends the text and is cut from it, like a `stop` string.
+    At most one of these constrains the text: `regex`; `ebnf`, a grammar in Lark's form or GBNF's; `json_schema`, as
+    a dict, JSON text, a pydantic model, a dataclass or another type; `dtype`, as int, float, bool, str, an enum, a
+    `Literal` or any type that `json_schema` takes; `tools`, Python functions one of which is to be called. The
+    variable's value stays text: `s.parsed(name)` is the typed value, `s.call(name)` calls the tool. JSON is compact
+    unless `json_style="loose"`. `grammar_backend` ("llguidance", "xgrammar") names the library that must enforce it.
+    `jump_forward=False` samples even text that the constraint forces.
+
+    A match of `stop_regex` ends the text and is cut from it, like a `stop` string.
     With `choices` it is a `select`. With `n > 1` the variable is a list, whose first
     text is the one that the prompt goes on with.
     Raises ArgumentError or GrammarError at once for what cannot work.
     """
     if choices is not None:
         return select(name, choices, 0.0 if temperature is None else temperature, choices_method)
-    constraint, extra_stop = _constraint(dtype, regex, json_schema)
+    shape = ShapeArguments(
+        dtype=dtype,
+        regex=regex,
+        json_schema=json_schema,
+        ebnf=ebnf,
+        tools=tools,
+        json_style=json_style,
+        grammar_backend=grammar_backend,
+    ).shape()
     options = SamplingOptions(
         max_new_tokens=max_tokens,
         min_new_tokens=min_tokens,
@@ -83,12 +91,15 @@ def gen(
         repetition_penalty=repetition_penalty,
         ignore_eos=ignore_eos,
         seed=seed,
+        jump_forward=jump_forward,
         return_logprob=return_logprob,
         logprob_start_len=logprob_start_len,
         top_logprobs_num=top_logprobs_num,
         return_text_in_logprobs=return_text_in_logprobs,
     )
-    return Gen(_checked_name(name), options, constraint, extra_stop)
+    if shape is None:
+        return Gen(_checked_name(name), options)
+    return Gen(_checked_name(name), options, shape.constraint, shape.extra_stop, read=shape.read)
 
 
 def gen_int(
@@ -246,54 +257,9 @@ def _checked_name(name: str | None) -> str | None:
     return name
 
 
-def _constraint(
-    dtype: type | str | None, regex: str | None, json_schema: str | Mapping[str, Any] | type | None
-) -> tuple[Constraint | None, tuple[str, ...]]:
-    if dtype is not None:
-        if regex is not None or json_schema is not None:
-            warnings.warn("dtype= is used, and regex= and json_schema= are not", stacklevel=3)
-        key = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", repr(dtype))
-        if key not in _DTYPES:
-            raise ArgumentError(f"dtype must be int, float, bool or str, not {dtype!r}; use regex= for other shapes")
-        pattern, extra_stop = _DTYPES[key]
-        return Constraint("regex", pattern), extra_stop
-    if regex is not None and json_schema is not None:
-        raise ArgumentError("regex= and json_schema= cannot both hold; give one of them")
-    if regex is not None:
-        return Constraint("regex", _checked_regex(regex)), ()
-    if json_schema is not None:
-        return Constraint("json_schema", _schema_text(json_schema)), ()
-    return None, ()
-
-
-def _checked_regex(regex: str) -> str:
-    try:
-        re.compile(regex)
-    except re.error as error:
-        # Engines know Unicode classes that Python's re does not; the engine judges those.
-        if "\\p" not in regex and "\\P" not in regex:
-            raise GrammarError(f"regex={regex!r} is not a regular expression: {error}") from error
-    return regex
-
-
 def _checked_stop_regexes(value: str | Iterable[str]) -> tuple[str, ...]:
     from lmnb.runtime.stop_regex import check_stop_regexes  # it reads Unicode's tables by numpy
 
     patterns = stop_strings(value, "stop_regex")
     check_stop_regexes(patterns)
     return patterns
-
-
-def _schema_text(schema: str | Mapping[str, Any] | type) -> str:
-    if isinstance(schema, type):
-        make = getattr(schema, "model_json_schema", None)
-        if make is None:
-            raise ArgumentError(f"json_schema must be JSON text, a dict or a pydantic model, not {schema!r}")
-        schema = make()
-    if not isinstance(schema, str):
-        return json.dumps(schema, ensure_ascii=False)
-    try:
-        json.loads(schema)
-    except ValueError as error:
-        raise GrammarError(f"json_schema is not JSON: {error}") from error
-    return schema

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lmnb.errors import ArgumentError, LmnbError, ProgramError, UnknownVariableError
+from lmnb.errors import ArgumentError, GenerationError, LmnbError, ProgramError, UnknownVariableError
 from lmnb.language.body import Body
 from lmnb.language.defaults import Defaults
 from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Submitted, flatten
@@ -26,6 +26,7 @@ from lmnb.language.steps import ForkStep, ScopeStep, SetStep, Step
 from lmnb.language.stream import Stream
 from lmnb.language.submission import check_roles, merge_text, prepare
 from lmnb.language.token_lens import Tokens, read_tokens
+from lmnb.language.tools import ToolCall
 from lmnb.language.variables import Variable
 from lmnb.language.waiting import Signal
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from lmnb.language.group import ProgramStateGroup
 
 _REPR_CHARACTERS = 200
+_RAISE = object()
 
 
 class ProgramState:
@@ -171,6 +173,27 @@ class ProgramState:
 
         return all_done().__await__()
 
+    def parsed(self, name: str, default: Any = _RAISE) -> Any:
+        """The variable's typed value: a pydantic model, dataclass, dict, number ... by what constrained its `gen`.
+
+        A variable without a constraint, or with a regex only, is its text. A generation that was cut short
+        raises GenerationError; or `default` is returned, if there is one.
+        """
+        variable = self._finished(name)
+        try:
+            return variable.typed()
+        except GenerationError:
+            if default is _RAISE:
+                raise
+            return default
+
+    def call(self, name: str) -> Any:
+        """Call the function that `gen(name, tools=[...])` chose, with the arguments it wrote; returns its result."""
+        call = self.parsed(name)
+        if not isinstance(call, ToolCall):
+            raise ProgramError(f"variable {name!r} is no tool call; generate it with gen({name!r}, tools=[...])")
+        return call.run()
+
     def get_meta_info(self, name: str) -> dict[str, Any] | None:
         """How the variable was generated: tokens, finish reason, seconds, log-probabilities. None if it was not."""
         variable = self._variables.get(name)
@@ -277,9 +300,12 @@ class ProgramState:
         """Add all of `nodes`, which stand at `line`, or none if one of them is wrong."""
         fresh = self._without_submitted(nodes)
         role = check_roles(fresh, self._role)
-        prepared = [prepare(node, line, self._defaults_for(node), self.stream.backend) for node in merge_text(fresh)]
+        merged = merge_text(fresh)
+        prepared = [prepare(node, line, self._defaults_for(node), self.stream.backend) for node in merged]
         note_following(prepared)
-        for step in prepared:
+        for node, step in zip(merged, prepared, strict=True):
+            if isinstance(node, Gen) and step.variables:
+                step.variables[0].read = node.read
             for variable in step.variables:
                 self._declare(variable)
             self.stream.submit(step)

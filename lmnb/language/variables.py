@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +48,7 @@ class Variable:
     Written by one thread at a time; read from any.
     """
 
-    __slots__ = ("chunks", "done", "failure", "gathered", "meta", "name", "scope_thread", "signal", "value")
+    __slots__ = ("chunks", "done", "failure", "gathered", "meta", "name", "read", "scope_thread", "signal", "value")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -57,6 +57,7 @@ class Variable:
         self.value: Any = None
         self.meta: Mapping[str, Any] | None = None
         self.failure: Failure | None = None
+        self.read: Callable[[str], Any] | None = None  # from a complete text to its typed value
         self.done = False
         self.gathered = False  # made by a join, so that the next join may replace it
         self.scope_thread: int | None = None  # the thread inside the open var_scope that will set this
@@ -88,6 +89,22 @@ class Variable:
             self.failure = failure
             self.done = True
             self.signal.notify()
+
+    def typed(self) -> Any:
+        """The value of a finished variable as its constraint's type: GenerationError if it was cut short."""
+        if self.meta is None or self.read is None:
+            return self.value
+        reason = self.meta["finish_reason"]
+        kind = reason["type"] if isinstance(reason, Mapping) else reason
+        if kind != "stop":
+            raise GenerationError(
+                f"variable {self.name!r} is incomplete ({kind}), so it has no typed value; raise max_tokens, or read "
+                f"its text: {str(self.value)[-60:]!r}"
+            )
+        try:
+            return [self.read(text) for text in self.value] if isinstance(self.value, list) else self.read(self.value)
+        except Exception as error:
+            raise GenerationError(f"variable {self.name!r} has no typed value: {error}") from error
 
     @property
     def available(self) -> bool:

@@ -98,7 +98,7 @@ def test_json_schema_as_text_dict_or_model() -> None:
     with pytest.raises(GrammarError, match="not JSON"):
         sgl.gen(json_schema="{oops")
     with pytest.raises(ArgumentError, match="pydantic"):
-        sgl.gen(json_schema=int)
+        sgl.gen(json_schema=object())  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="both"):
         sgl.gen(json_schema="{}", regex="a")
 
@@ -123,7 +123,7 @@ def test_choices_make_a_select() -> None:
         lambda: sgl.select("x", ["a", 3]),  # type: ignore[list-item]
         lambda: sgl.select("x", ["a"], temperature=0.7),
         lambda: sgl.select("x", ["a"], choices_method=max),  # type: ignore[arg-type]
-        lambda: sgl.gen("x", dtype=list),
+        lambda: sgl.gen("x", dtype=set),
         lambda: sgl.gen("x", stop_regex=[1]),  # type: ignore[list-item]
         lambda: sgl.separate_reasoning(sgl.gen(), "qwen3"),
         lambda: sgl.separate_reasoning(sgl.gen("x"), "no-such-model"),

@@ -1,0 +1,123 @@
+"""`check_constraint`: what a constraint accepts, tried on samples with no model and no tokenizer but bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from lmnb.errors import GrammarError
+from lmnb.language.shapes import ShapeArguments
+from lmnb.runtime.request import Constraint
+
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class SampleReport:
+    """One sample. `position`: the first character that may not stand there; the text's length if it ended too early."""
+
+    text: str
+    accepted: bool
+    position: int | None = None
+
+    def __str__(self) -> str:
+        if self.accepted:
+            return f"accepted  {self.text[:_SHOWN]!r}"
+        assert self.position is not None
+        if self.position >= len(self.text):
+            return f"rejected  {self.text[:_SHOWN]!r}: it ends too early"
+        return f"rejected  {self.text[:_SHOWN]!r}: at position {self.position}, {self.text[self.position]!r}"
+
+
+@dataclass(frozen=True)
+class ConstraintReport:
+    """What enforces a constraint, or why it is refused (`error`), and what became of each sample.
+
+    `engine`: the grammar library, None if it is refused. `forced`: what the text must begin with.
+    """
+
+    constraint: Constraint | None
+    engine: str | None
+    error: str | None
+    forced: str
+    samples: tuple[SampleReport, ...]
+
+    @property
+    def accepted(self) -> list[bool]:
+        """For each sample, whether it was accepted."""
+        return [sample.accepted for sample in self.samples]
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            return f"refused: {self.error}"
+        lines = [f"enforced by {self.engine}" + (f"; begins with {self.forced[:_SHOWN]!r}" if self.forced else "")]
+        return "\n".join([*lines, *map(str, self.samples)])
+
+    __repr__ = __str__
+
+
+def check_constraint(
+    constraint: Any = None,
+    samples: Iterable[Any] = (),
+    *,
+    regex: str | None = None,
+    json_schema: Any = None,
+    ebnf: str | None = None,
+    dtype: Any = None,
+    tools: Any = None,
+    json_style: str = "compact",
+    grammar_backend: str = "auto",
+) -> ConstraintReport:
+    """Try a constraint without any model: is it enforced, by what, and which of `samples` does it accept?
+
+    `constraint` is a JSON schema (a dict, a type, or text that begins with `{`) or else a regex; the keywords, which
+    are `gen`'s, say it in so many words. A sample that is not text is written as compact JSON.
+    """
+    if isinstance(constraint, str) and not constraint.lstrip().startswith("{"):
+        regex = constraint
+    elif constraint is not None:
+        json_schema = constraint
+    texts = [sample if isinstance(sample, str) else _compact(sample) for sample in samples]
+    try:
+        shape = ShapeArguments(
+            dtype=dtype,
+            regex=regex,
+            json_schema=json_schema,
+            ebnf=ebnf,
+            tools=tools,
+            json_style=json_style,
+            grammar_backend=grammar_backend,
+        ).shape()
+        if shape is None:
+            raise GrammarError("there is nothing to check; give a JSON schema or a regex")
+        return _report(shape.constraint, texts)
+    except GrammarError as error:
+        refused = tuple(SampleReport(text, accepted=False, position=0) for text in texts)
+        return ConstraintReport(None, None, str(error), "", refused)
+
+
+def _report(constraint: Constraint, texts: list[str]) -> ConstraintReport:
+    from lmnb.runtime.grammar import Grammars  # loads the grammar libraries
+    from lmnb.runtime.testing import ByteTokenizer
+
+    tokenizer = ByteTokenizer()
+    matcher = Grammars(tokenizer, tokenizer.vocab_size).compile(constraint)
+    end = min(tokenizer.eos_ids)
+    reports = []
+    for text in texts:
+        copy = matcher.fork()
+        data = text.encode("utf-8", "replace")
+        at = next((i for i, byte in enumerate(data) if not copy.accept(byte)), None)
+        if at is None and copy.accept(end):
+            reports.append(SampleReport(text, accepted=True))
+        else:
+            position = len(text) if at is None else len(data[:at].decode("utf-8", "ignore"))
+            reports.append(SampleReport(text, accepted=False, position=position))
+    forced = matcher.forced().decode("utf-8", "ignore")
+    return ConstraintReport(constraint, matcher.engine, None, forced, tuple(reports))
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,106 @@
+"""Python functions as tools: the schema of valid calls by their signatures, and calls that a program can execute."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lmnb.errors import ArgumentError
+from lmnb.language.typed import convert, schema_of
+
+Tools = Mapping[str, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that the model wrote: the function's name, its arguments as Python values, and the function."""
+
+    name: str
+    arguments: dict[str, Any]
+    function: Callable[..., Any]
+
+    def run(self) -> Any:
+        """Call the function; what it raises is raised."""
+        return self.function(**self.arguments)
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
+
+
+def named_tools(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """The functions by name. ArgumentError if there are none, or two of one name."""
+    listed = list(functions)
+    names = [getattr(function, "__name__", "") for function in listed]
+    if not listed or not all(callable(function) for function in listed):
+        raise ArgumentError("tools needs a list of one or more Python functions")
+    if len(set(names)) < len(names) or not all(name.isidentifier() for name in names):
+        raise ArgumentError(f"tools must be functions with names of their own, not {names}")
+    return dict(zip(names, listed, strict=True))
+
+
+def tools_schema(tools: Tools) -> dict[str, Any]:
+    """The JSON schema of one call of one of `tools`: {"name": ..., "arguments": {...}}."""
+    definitions: dict[str, Any] = {}
+    calls = []
+    for name, function in tools.items():
+        arguments = _arguments_schema(name, function)
+        definitions.update(arguments.pop("$defs", {}))
+        calls.append(
+            {
+                "type": "object",
+                "properties": {"name": {"const": name}, "arguments": arguments},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+        )
+    schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def describe_tools(functions: Iterable[Callable[..., Any]]) -> str:
+    """What to tell a model of the tools: one line of JSON each, with name, description and parameters."""
+    lines = []
+    for name, function in named_tools(functions).items():
+        about = {"name": name, "description": inspect.getdoc(function) or "", "parameters": None}
+        lines.append(json.dumps({**about, "parameters": _arguments_schema(name, function)}, ensure_ascii=False))
+    return "\n".join(lines)
+
+
+def read_call(tools: Tools, text: str) -> ToolCall:
+    """The call that `text` says. ValueError if it is none."""
+    message = json.loads(text)
+    function = tools[message["name"]]
+    hints = {name: hint for name, hint, _ in _parameters(message["name"], function)}
+    arguments = {name: convert(hints[name], value) for name, value in message["arguments"].items()}
+    return ToolCall(message["name"], arguments, function)
+
+
+def _arguments_schema(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    required = []
+    definitions: dict[str, Any] = {}
+    for parameter, hint, has_default in _parameters(name, function):
+        schema = schema_of(hint)
+        definitions.update(schema.pop("$defs", {}))
+        properties[parameter] = schema
+        if not has_default:
+            required.append(parameter)
+    result = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {**result, "$defs": definitions} if definitions else result
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> list[tuple[str, Any, bool]]:
+    """Each parameter's name, type, and whether it may be left out."""
+    hints = typing.get_type_hints(function)
+    found = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ArgumentError(f"the tool {name} takes {parameter}, which a model cannot name; name each parameter")
+        if parameter.name not in hints:
+            raise ArgumentError(f"parameter {parameter.name!r} of the tool {name} needs a type, such as str")
+        found.append((parameter.name, hints[parameter.name], parameter.default is not parameter.empty))
+    return found

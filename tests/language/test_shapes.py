@@ -1,0 +1,297 @@
+"""What `gen` may be asked to look like, and the typed values that come out."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
+
+import pytest
+from pydantic import BaseModel
+
+import lmnb
+from lmnb import ArgumentError, GenerationError, GrammarError, ProgramError, gen
+from lmnb.backends.local import Runtime
+from lmnb.language.expressions import Gen
+from lmnb.language.tools import describe_tools
+from lmnb.language.typed import schema_of, value_of
+from lmnb.runtime.fake_model import FakeModel
+from lmnb.runtime.loading import LoadedModel
+from lmnb.runtime.testing import ByteTokenizer
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Engine:
+    power: Literal[90, 120]
+    electric: bool
+
+
+@dataclass
+class Car:
+    colour: Colour
+    engine: Engine
+    doors: Literal[3, 5] = 5
+    owners: list[Literal["Ann", "Bob"]] = field(default_factory=list)
+
+
+class Point(TypedDict):
+    x: Literal[1, 2]
+    y: Literal[3]
+
+
+class City(BaseModel):
+    name: Literal["Rome", "Oslo"]
+    large: bool
+
+
+@dataclass
+class Tree:
+    leaf: bool
+    children: list[Tree]
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[Runtime]:
+    tokenizer = ByteTokenizer()
+    model = LoadedModel(FakeModel(tokenizer.vocab_size), tokenizer)
+    with Runtime(model) as runtime:
+        yield runtime
+
+
+def run(runtime: Runtime, expression: Any, **options: Any) -> Any:
+    @lmnb.function
+    def program(s: Any) -> None:
+        s += "Q: "
+        s += expression
+
+    return program.run(backend=runtime, **{"temperature": 1.0, "seed": 1, "max_new_tokens": 400, **options})
+
+
+@pytest.mark.parametrize(
+    ("kind", "check"),
+    [
+        (Car, lambda car: isinstance(car, Car) and isinstance(car.engine, Engine) and isinstance(car.colour, Colour)),
+        (City, lambda city: isinstance(city, City) and city.name in ("Rome", "Oslo")),
+        (list[City] | None, lambda value: value is None or all(isinstance(city, City) for city in value)),
+        (Point, lambda point: set(point) == {"x", "y"} and point["y"] == 3),
+        (tuple[bool, Literal["a"]], lambda pair: isinstance(pair, tuple) and pair[1] == "a"),
+        ({"enum": [{"a": 1}, 2]}, lambda value: value in ({"a": 1}, 2)),
+        ('{"const": [1, null]}', lambda value: value == [1, None]),
+    ],
+    ids=str,
+)
+def test_json_schemas_of_every_kind(runtime: Runtime, kind: Any, check: Any) -> None:
+    s = run(runtime, gen("x", json_schema=kind))
+    assert isinstance(s["x"], str)
+    json.loads(s["x"])
+    assert check(s.parsed("x"))
+    meta = s.get_meta_info("x")
+    assert meta["grammar_backend"] in ("xgrammar", "llguidance")
+    assert meta["steps"] + meta["steps_saved"] == meta["completion_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [(int, int), ("int", int), (float, float), (bool, bool), (Colour, Colour), (Car, Car)]
+)
+def test_dtypes(runtime: Runtime, dtype: Any, kind: type) -> None:
+    s = run(runtime, gen("x", dtype=dtype, max_tokens=200))
+    if s.get_meta_info("x")["finish_reason"]["type"] == "stop":
+        assert type(s.parsed("x")) is kind
+    else:
+        assert s.parsed("x", None) is None
+
+
+def test_a_literal_of_texts_is_one_of_them_without_quotes(runtime: Runtime) -> None:
+    s = run(runtime, gen("x", dtype=Literal["left", "right (or so)"]))
+    assert s["x"] in ("left", "right (or so)")
+    assert s.parsed("x") == s["x"]
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    ['start: "a" WORD\nWORD: /[b-d]{1,3}/\n', 'root ::= "a" word\nword ::= [b-d] | [b-d] [b-d] | [b-d] [b-d] [b-d]\n'],
+    ids=["lark", "gbnf"],
+)
+def test_grammars(runtime: Runtime, grammar: str) -> None:
+    s = run(runtime, gen("x", ebnf=grammar))
+    assert re.fullmatch("a[b-d]{1,3}", s["x"])
+    assert s.parsed("x") == s["x"]
+
+
+def test_an_incomplete_value_is_an_error_or_the_default(runtime: Runtime) -> None:
+    s = run(runtime, gen("x", json_schema=Car, max_tokens=12))
+    assert len(s["x"]) == 12
+    assert s.get_meta_info("x")["finish_reason"]["type"] == "length"
+    assert s.parsed("x", "none") == "none"
+    with pytest.raises(GenerationError, match="incomplete"):
+        s.parsed("x")
+
+
+def test_samples_are_parsed_each(runtime: Runtime) -> None:
+    s = run(runtime, gen("x", json_schema=City, n=3))
+    assert all(isinstance(city, City) for city in s.parsed("x"))
+    assert len(s.parsed("x")) == len(s["x"]) == 3
+
+
+def test_loose_json_may_have_white_space(runtime: Runtime) -> None:
+    texts = [run(runtime, gen("x", json_schema=City, json_style="loose", seed=i))["x"] for i in range(6)]
+    assert any(re.search(r"\s", text) for text in texts)
+    assert all(City.model_validate_json(text) for text in texts)
+
+
+def test_a_library_can_be_named(runtime: Runtime) -> None:
+    for library in ("xgrammar", "llguidance"):
+        s = run(runtime, gen("x", json_schema=City, grammar_backend=library))
+        assert s.get_meta_info("x")["grammar_backend"] == library
+    s = run(runtime, gen("x", json_schema={"type": "string", "pattern": "^a$"}, grammar_backend="xgrammar"))
+    with pytest.raises(GenerationError) as error:
+        s.text()
+    assert isinstance(error.value.__cause__, GrammarError)
+
+
+def test_jump_forward_can_be_switched_off(runtime: Runtime) -> None:
+    on, off = (run(runtime, gen("x", json_schema=City, jump_forward=jumps)) for jumps in (True, False))
+    assert on["x"] == off["x"]
+    assert on.get_meta_info("x")["forced_tokens"] > 20
+    assert off.get_meta_info("x")["forced_tokens"] == 0
+
+
+def test_forced_text_streams_whole(runtime: Runtime) -> None:
+    @lmnb.function
+    def program(s: Any) -> None:
+        s += "Q: " + gen("x", json_schema=Car)
+
+    s = program.run(backend=runtime, stream=True, temperature=1.0, seed=3, max_new_tokens=300)
+    assert "".join(s.text_iter("x")) == s["x"]
+    assert isinstance(s.parsed("x"), Car)
+
+
+def test_forks_continue_what_was_forced(runtime: Runtime) -> None:
+    @lmnb.function
+    def program(s: Any) -> None:
+        s += "Q: " + gen("x", json_schema=City)
+        branches = s.fork(3)
+        for branch in branches:
+            branch += " and " + gen("y", json_schema=Car)
+        s["cars"] = [branch.parsed("y") for branch in branches]
+
+    s = program.run(backend=runtime, temperature=1.0, seed=3, max_new_tokens=300)
+    assert all(isinstance(car, Car) for car in s["cars"])
+
+
+def weigh(what: Literal["salt", "iron"], grams: Literal[1, 20], precise: bool = False) -> str:
+    """Weigh something."""
+    return f"{grams} g of {what}{'!' if precise else ''}"
+
+
+def paint(colour: Colour, car: Car | None = None) -> Any:
+    """Paint a car."""
+    return colour, car
+
+
+def test_tools_are_called_with_typed_arguments(runtime: Runtime) -> None:
+    seen = set()
+    for seed in range(12):
+        s = run(runtime, gen("x", tools=[weigh, paint], seed=seed))
+        call = s.parsed("x")
+        seen.add(call.name)
+        assert call.function in (weigh, paint)
+        result = s.call("x")
+        if call.name == "paint":
+            assert isinstance(result[0], Colour)
+            assert result[1] is None or isinstance(result[1], Car)
+        else:
+            assert re.fullmatch(r"(1|20) g of (salt|iron)!?", result)
+    assert seen == {"weigh", "paint"}
+    about = [json.loads(line) for line in describe_tools([weigh, paint]).splitlines()]
+    assert [(tool["name"], tool["description"]) for tool in about] == [
+        ("weigh", "Weigh something."),
+        ("paint", "Paint a car."),
+    ]
+    assert about[0]["parameters"]["required"] == ["what", "grams"]
+
+
+def test_only_tools_can_be_called(runtime: Runtime) -> None:
+    s = run(runtime, gen("x", json_schema=City))
+    with pytest.raises(ProgramError, match="no tool call"):
+        s.call("x")
+
+
+def no_types(a) -> None:  # type: ignore[no-untyped-def]
+    """Untyped."""
+
+
+def variadic(*names: str) -> None:
+    """Any number."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"regex": "a", "json_schema": {}}, ArgumentError, "cannot both hold"),
+        ({"ebnf": 3}, ArgumentError, "ebnf must be text"),
+        ({"json_schema": 3}, ArgumentError, "json_schema must be text, a dict"),
+        ({"json_schema": "{"}, GrammarError, "not JSON"),
+        ({"json_schema": set[int]}, ArgumentError, "no JSON schema"),
+        ({"regex": "("}, GrammarError, "not a regular expression"),
+        ({"dtype": "complex"}, ArgumentError, "dtype must be"),
+        ({"dtype": object()}, ArgumentError, "dtype must be"),
+        ({"json_schema": {}, "json_style": "pretty"}, ArgumentError, "json_style"),
+        ({"json_schema": {}, "grammar_backend": "outlines"}, ArgumentError, "grammar_backend"),
+        ({"tools": []}, ArgumentError, "one or more Python functions"),
+        ({"tools": [weigh, weigh]}, ArgumentError, "names of their own"),
+        ({"tools": [no_types]}, ArgumentError, "'a' of the tool no_types needs a type"),
+        ({"tools": [variadic]}, ArgumentError, "which a model cannot name"),
+    ],
+)
+def test_what_cannot_be_asked_for(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        gen("x", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (Tree, '{"leaf":false,"children":[{"leaf":true,"children":[]}]}', Tree(False, [Tree(True, [])])),
+        (dt.date, '"2024-02-29"', dt.date(2024, 2, 29)),
+        (dt.datetime, '"2024-02-29T10:00:00Z"', dt.datetime(2024, 2, 29, 10, tzinfo=dt.timezone.utc)),
+        (dict[str, float], '{"a":1}', {"a": 1.0}),
+        (int | str | None, '"7"', "7"),
+        (tuple[int, ...], "[1,2]", (1, 2)),
+    ],
+)
+def test_values_of_types(kind: Any, text: str, value: Any) -> None:
+    found = value_of(kind, text)
+    assert found == value
+    assert type(found) is type(value)
+    report = lmnb.check_constraint(kind, samples=[text])
+    assert report.accepted == [True], report
+
+
+@pytest.mark.parametrize(("kind", "text"), [(int, "true"), (bool, "1"), (list[int], '["x"]')])
+def test_values_that_do_not_fit(kind: Any, text: str) -> None:
+    with pytest.raises(ValueError, match="is no"):
+        value_of(kind, text)
+
+
+def test_schemas_of_types_are_closed() -> None:
+    schema = schema_of(Car)
+    assert schema["$ref"] == "#/$defs/Car"
+    assert schema["$defs"]["Car"]["required"] == ["colour", "engine"]
+    assert schema["$defs"]["Engine"]["additionalProperties"] is False
+
+
+def test_the_expression_holds_the_constraint() -> None:
+    node = gen("x", dtype=Literal["a", "b"])
+    assert isinstance(node, Gen)
+    assert node.constraint is not None
+    assert (node.constraint.kind, node.constraint.source) == ("regex", "a|b")

@@ -1,0 +1,115 @@
+"""Constraints that want too much cost their own request: time, size, masks. What was compiled can be kept on disk."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_support import TOKENIZER, fake_engine, prompt
+
+from lmnb.errors import GrammarError
+from lmnb.runtime import grammar_disk
+from lmnb.runtime.compile_pool import CompilePool
+from lmnb.runtime.grammar import Grammars
+from lmnb.runtime.grammar_protocol import GrammarMatcher
+from lmnb.runtime.request import Constraint
+from lmnb.runtime.tokenizer import Tokenizer
+
+SCHEMA = Constraint("json_schema", json.dumps({"type": "object", "properties": {"a": {"enum": ["x", "y"]}}}))
+
+
+class Hanging:
+    """A compiler that never comes back from `evil`, until the test is over."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+        self.inner = Grammars(TOKENIZER, TOKENIZER.vocab_size)
+
+    def compile(self, constraint: Constraint) -> GrammarMatcher:
+        if constraint.source == "evil":
+            self.release.wait(60)
+        return self.inner.compile(constraint)
+
+
+def test_a_compilation_that_hangs_fails_its_own_request() -> None:
+    grammars = Hanging()
+    with fake_engine(grammars=grammars, compile_seconds=0.5) as engine:
+        evil = [engine.submit(prompt("x", 5, constraint=Constraint("regex", "evil"))) for _ in range(5)]
+        good = engine.submit(prompt("x", 5, constraint=Constraint("regex", "a+")))
+        free = engine.submit(prompt("x", 5))
+        assert free.result(timeout=10).finish_reason == "length"
+        assert good.result(timeout=10).text.startswith("a")
+        for handle in evil:
+            with pytest.raises(GrammarError, match=r"more than 0\.5 s"):
+                handle.result(timeout=10)
+        grammars.release.set()
+
+
+def test_when_every_thread_hangs_others_are_told() -> None:
+    pool = CompilePool(limit_seconds=0.2, max_threads=2)
+    release = threading.Event()
+    hung = [pool.submit(lambda: release.wait(30)) for _ in range(2)]
+    time.sleep(0.05)
+    refused = pool.submit(lambda: 1)
+    for future in (*hung, refused):
+        with pytest.raises(GrammarError):
+            future.result(timeout=10)
+    release.set()
+    assert pool.submit(lambda: 2).result(timeout=10) == 2
+
+
+@pytest.mark.parametrize("kind", ["regex", "json_schema", "ebnf"])
+def test_a_huge_source_is_refused_before_it_is_read(kind: Any) -> None:
+    with pytest.raises(GrammarError, match="200001 characters long"):
+        Grammars(TOKENIZER, 259).compile(Constraint(kind, "a" * 200_001))
+
+
+def test_a_grammar_that_grows_beyond_all_limits_fails_its_own_request() -> None:
+    """Its cost grows with the square of the text's length: it must end, and hold up nobody for long."""
+    hostile = 'start: s\ns: s s | "a" | "aa"\n'
+    with fake_engine(grammars=Grammars(TOKENIZER, 259), context_tokens=8192, pool_tokens=8192) as engine:
+        evil = engine.submit(prompt("x", 6000, constraint=Constraint("ebnf", hostile), min_new_tokens=6000))
+        gaps = []
+        while not evil.done:
+            began = time.perf_counter()
+            assert engine.submit(prompt("x", 1)).result(timeout=20).finish_reason == "length"
+            gaps.append(time.perf_counter() - began)
+        with pytest.raises(GrammarError, match="too"):
+            evil.result()
+        assert max(gaps) < 2
+
+
+def test_compiled_grammars_survive_a_restart(
+    smollm2_tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LMNB_CACHE", str(tmp_path))
+    monkeypatch.setattr(grammar_disk, "_WORTH_SECONDS", 0.0)
+    text = '{"a":"y"}'
+    for attempt in range(2):
+        matcher = Grammars(smollm2_tokenizer, 49152).compile(SCHEMA)
+        assert matcher.engine == "xgrammar"
+        assert all(matcher.accept(i) for i in smollm2_tokenizer.encode(text)), attempt
+        assert matcher.is_done()
+        (file,) = (tmp_path / "grammars").glob("*.json")
+        if attempt == 0:
+            saved = file.stat().st_mtime_ns
+    Grammars(TOKENIZER, 259).compile(SCHEMA)  # another vocabulary has a file of its own
+    assert len([*(tmp_path / "grammars").glob("*.json")]) == 2
+    file.write_text("{broken", "utf-8")
+    assert Grammars(smollm2_tokenizer, 49152).compile(SCHEMA).engine == "xgrammar"
+    assert file.stat().st_mtime_ns > saved
+
+
+def test_the_disk_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMNB_CACHE", str(tmp_path))
+    monkeypatch.setattr(grammar_disk, "_WORTH_SECONDS", 0.0)
+    monkeypatch.setattr(grammar_disk, "_MOST_BYTES", 20_000)
+    grammars = Grammars(TOKENIZER, 259)
+    for i in range(12):
+        grammars.compile(Constraint("json_schema", json.dumps({"enum": ["x" * i, "y"]})))
+    total = sum(file.stat().st_size for file in (tmp_path / "grammars").glob("*.json"))
+    assert 0 < total <= 20_000
