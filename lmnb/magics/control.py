@@ -8,13 +8,14 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
-from traitlets import CaselessStrEnum
+from traitlets import CaselessStrEnum, Dict, Float, List, Unicode, observe
 
 from lmnb.magics import options
+from lmnb.magics.ledger_table import ledger_text
 from lmnb.magics.models import LoadedModel, Settings
 from lmnb.magics.report import say, status_line
 from lmnb.magics.session import Session
-from lmnb.widgets import CacheSource, CacheView
+from lmnb.widgets import CacheSource, CacheView, freeze_outputs, prefer_mode
 
 MAGIC = "%lmnb"
 HELP = """\
@@ -29,10 +30,14 @@ HELP = """\
 %lmnb cancel                   stop all background runs
 %lmnb flush [NAME]             forget cached prompts
 %lmnb unload [NAME]            close a model's engine and free its memory (without NAME: all)
+%lmnb ledger                   tokens and seconds by cell, what reuse saved, and money where prices are set
+    --clear                    forget them after showing them
+%lmnb freeze                   replace the live views by pictures that stand alone; then save the notebook
 %lmnb help                     this text
 
-%%lmprog? explains prompt programs. %config Lmnb.view = "html" sets how runs are shown
-(widget, html, text, off or auto)."""
+%%lmprog? explains prompt programs. Settings (%config Lmnb lists them):
+%config Lmnb.view = "html"                           how runs are shown: widget, html, text, off or auto
+%config Lmnb.prices = {"gpt-4o-mini": [0.15, 0.6]}   money for a million prompt and generated tokens"""
 
 
 @magics_class
@@ -41,6 +46,12 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
 
     view = CaselessStrEnum(
         ["auto", *options.VIEWS], default_value="auto", help="How runs are shown; auto detects what the front end can."
+    ).tag(config=True)
+    prices = Dict(
+        key_trait=Unicode(),
+        value_trait=List(Float(min=0.0), minlen=2, maxlen=3),
+        help="What %lmnb ledger counts as money, by the model's name: the price of a million prompt tokens, of a "
+        "million generated ones and, where it differs, of a million prompt tokens that were cached.",
     ).tag(config=True)
 
     def __init__(self, shell: Any, session: Session) -> None:
@@ -54,6 +65,8 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
             "cancel": self.cancel,
             "flush": self.flush,
             "unload": self.unload,
+            "ledger": self.ledger,
+            "freeze": self.freeze,
             "help": self.help,
         }
 
@@ -70,6 +83,8 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
             %lmnb cancel
             %lmnb flush
             %lmnb unload
+            %lmnb ledger
+            %lmnb freeze
         """
         words = options.split(MAGIC, line)
         command, rest = (words[0], words[1:]) if words else ("help", [])
@@ -118,6 +133,11 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
         view.display()
         self._trees.setdefault(backend, WeakSet()).add(view)
 
+    @observe("view")
+    def _prefer(self, change: Any) -> None:
+        """What is set here holds for views that no magic makes, too."""
+        prefer_mode(None if change["new"] == "auto" else change["new"])
+
     def mode(self, chosen: str | None) -> str | None:
         """How to show things: what a cell chose, else `%config Lmnb.view`, else None for the front end's best."""
         return chosen or (None if self.view == "auto" else str(self.view))
@@ -140,6 +160,20 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
             for view in self._trees.pop(model.backend, ()):
                 view.say_unloaded()
             say(f"{model.name}: unloaded.")
+
+    def ledger(self, words: list[str]) -> None:
+        parser = self._parser("ledger")
+        parser.add_argument("--clear", action="store_true")
+        clear = parser.parse(words).clear
+        say(ledger_text(self.session.ledger, self.prices))
+        if clear:
+            self.session.ledger.clear()
+
+    def freeze(self, words: list[str]) -> None:
+        self._parser("freeze").parse(words)
+        count = freeze_outputs()
+        views = f"{count} live view{'s were' if count != 1 else ' was'} replaced by a picture"
+        say(f"{views}. Save the notebook to keep it so." if count else "No live view to replace.")
 
     def help(self, words: list[str]) -> None:
         self._parser("help").parse(words)

@@ -9,12 +9,14 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from lmnb.backends.base import Backend
+from lmnb.language.ledger import Ledger
 from lmnb.magics.body import CellText, find_offset
 from lmnb.magics.models import EMBEDDED, LoadedModel, ModelShelf, Settings, is_path
 from lmnb.magics.namespace import PushedNames
 from lmnb.magics.options import suggest
 from lmnb.magics.report import say
 from lmnb.magics.runner import BackgroundRuns
+from lmnb.widgets import prefer_mode
 
 
 class Session:
@@ -25,11 +27,13 @@ class Session:
         self.models = models
         self.background = BackgroundRuns()
         self.names = PushedNames(shell)
+        self.ledger = Ledger()
         self._raw_cell = ""
 
     def open(self) -> None:
         """Give the user the language's names, and follow which cell runs."""
         self.names.push()
+        self.ledger.open()
         self.shell.events.register("pre_run_cell", self._remember_cell)
         atexit.register(self.close)
 
@@ -37,8 +41,10 @@ class Session:
         """Stop what runs, close the engines opened here, take back the names. Safe to repeat."""
         atexit.unregister(self.close)
         self.background.cancel()
+        self.ledger.close()
         self.models.close()
         self.names.drop()
+        prefer_mode(None)
         if self._remember_cell in self.shell.events.callbacks["pre_run_cell"]:
             self.shell.events.unregister("pre_run_cell", self._remember_cell)
 

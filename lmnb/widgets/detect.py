@@ -12,14 +12,23 @@ from lmnb.errors import ArgumentError
 
 ViewMode = Literal["widget", "html", "text", "off"]
 MODES: tuple[ViewMode, ...] = ("widget", "html", "text", "off")
+_preferred: ViewMode | None = None
+
+
+def prefer_mode(mode: ViewMode | str | None) -> None:
+    """Show everything in this way from now on, whatever the front end is; None goes back to detecting."""
+    global _preferred
+    _preferred = None if mode is None else check_mode(mode)
 
 
 def detect_mode(shell: object | None = None) -> ViewMode:
-    """The best view here: `LMNB_VIEW` if it is set, else by the kind of IPython shell.
+    """The best view here: what `prefer_mode` or else `LMNB_VIEW` say, else by the kind of IPython shell.
 
     Databricks and Colab show third-party widgets only with help from outside the notebook, so they get HTML.
     `shell` defaults to the running IPython; without one, or in a terminal, the view is text.
     """
+    if _preferred is not None:
+        return _preferred
     forced = env.view_mode()
     if forced is not None:
         return check_mode(forced)

@@ -87,7 +87,7 @@ class WidgetSink:
         self._resync = resync
         self._resync_wanted = False
         self.widget = ViewWidget(record.snapshot, self._on_message)
-        self._output = Output()
+        self._output = Output(record.bundle)
 
     def show(self) -> None:
         self._output.show(self._record.bundle(self.widget))

@@ -41,6 +41,7 @@ class CacheView:
         self._resync_wanted = False
         self._pool: dict[str, int] = {}
         self._widget: Any = None
+        self._outputs: list[Output] = []  # kept, so that they can be frozen as long as the view is live
         self._feed: Feed[CacheEvent] = Feed(self._deliver, WIDGET_INTERVAL, name="lmnb-cache-view")
         self._unsubscribe: Callable[[], None] | None = None
         self._load()
@@ -62,7 +63,9 @@ class CacheView:
 
             self._widget = ViewWidget(self.snapshot, self._on_message)
             self._resume()
-        Output().show(self._bundle())
+        output = Output(lambda: bundle(self._picture(), self.to_text()))
+        self._outputs.append(output)
+        output.show(self._bundle())
 
     def close(self) -> None:
         """Stop following the cache."""

@@ -1,0 +1,136 @@
+"""What runs cost: tokens, seconds and money, run by run, and what reuse saved. Fed by the runs' events alone.
+
+A ledger keeps sums, neither runs nor texts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lmnb.language.events import GenFinished, RunEvent, RunFinished, Status
+from lmnb.language.run import Run, on_run
+
+MILLION = 1_000_000
+ENOUGH = 64  # computed prompt tokens from which on a speed can be told
+
+Price = Sequence[float]  # of a million tokens: prompt, generated, and, where it differs, prompt that was cached
+
+
+@dataclass
+class Account:
+    """The sums of one run, or of several. Prompt tokens = `reused` + `computed`."""
+
+    cell: str | None
+    program: str
+    model: str
+    runs: int = 1
+    reused: int = 0
+    computed: int = 0
+    generated: int = 0
+    seconds: float = 0.0
+    status: Status = "running"
+    timed_tokens: int = 0  # computed prompt tokens whose prefill was timed
+    timed_seconds: float = 0.0
+    generations: int = field(default=0)
+
+    def take(self, event: RunEvent) -> None:
+        """Add what an event says."""
+        if isinstance(event, GenFinished):
+            self.generations += 1
+            self.reused += event.reused
+            self.computed += event.computed
+            self.generated += event.generated
+            if event.first_token_seconds is not None and event.computed:
+                self.timed_tokens += event.computed
+                self.timed_seconds += _prefill_seconds(event)
+        elif isinstance(event, RunFinished):
+            self.status, self.seconds = event.status, event.seconds
+
+    def add(self, other: Account) -> None:
+        """Add another account's sums."""
+        self.runs += other.runs
+        self.generations += other.generations
+        self.reused += other.reused
+        self.computed += other.computed
+        self.generated += other.generated
+        self.seconds += other.seconds
+        self.timed_tokens += other.timed_tokens
+        self.timed_seconds += other.timed_seconds
+        if other.status != "done":
+            self.status = other.status
+
+    def saved_seconds(self) -> float | None:
+        """About how long computing the reused tokens would have taken; None where too little was timed."""
+        if self.timed_tokens < ENOUGH or self.timed_seconds <= 0:
+            return None
+        return self.reused * self.timed_seconds / self.timed_tokens
+
+    def cost(self, price: Price) -> float:
+        """The money, in the price's currency."""
+        prompt, generated, cached = price[0], price[1], price[2] if len(price) > 2 else price[0]
+        return (self.computed * prompt + self.reused * cached + self.generated * generated) / MILLION
+
+
+class Ledger:
+    """Accounts of all runs from `open` to `close`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._accounts: list[Account] = []
+        self._end: Callable[[], None] | None = None
+
+    def open(self) -> None:
+        """Follow every run that begins from now on."""
+        if self._end is None:
+            self._end = on_run(self._follow)
+
+    def close(self) -> None:
+        """Follow no new runs."""
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+
+    def clear(self) -> None:
+        """Forget what was counted."""
+        with self._lock:
+            self._accounts.clear()
+
+    def entries(self) -> list[Account]:
+        """The accounts so far: one for each cell, program and model, in the order of their first runs."""
+        grouped: dict[tuple[str | None, str, str], Account] = {}
+        with self._lock:
+            accounts = list(self._accounts)
+        for account in accounts:
+            key = (account.cell, account.program, account.model)
+            if key not in grouped:
+                grouped[key] = Account(*key, runs=0, status="done")
+            grouped[key].add(account)
+        return list(grouped.values())
+
+    def totals(self) -> dict[str, Account]:
+        """The accounts so far, by model."""
+        found: dict[str, Account] = {}
+        for entry in self.entries():
+            found.setdefault(entry.model, Account(None, "", entry.model, runs=0, status="done")).add(entry)
+        return found
+
+    def _follow(self, run: Run) -> None:
+        account = Account(run.cell, run.program, run.backend.name)
+        with self._lock:
+            self._accounts.append(account)
+        run.subscribe(account.take)
+
+
+def total_cost(entries: Sequence[Account], prices: Mapping[str, Price]) -> float | None:
+    """The money of all entries whose model has a price; None if none has."""
+    costs = [entry.cost(prices[entry.model]) for entry in entries if entry.model in prices]
+    return sum(costs) if costs else None
+
+
+def _prefill_seconds(event: GenFinished) -> float:
+    """The time to the first token, less one step of decoding, as long as the later ones took."""
+    first = event.first_token_seconds or 0.0
+    step = (event.seconds - first) / (event.generated - 1) if event.generated > 1 else 0.0
+    return max(first - step, first / 4)
