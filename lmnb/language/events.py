@@ -83,12 +83,13 @@ class GenStarted:
 
 @dataclass(frozen=True, slots=True)
 class TokensGenerated:
-    """A piece of the open generation arrived."""
+    """A piece of the open generation arrived. `parts` tell of its tokens, see `token_parts.part`."""
 
     type: ClassVar[str] = "tokens"
     branch: int
     text: str
     num_tokens: int
+    parts: list[list[Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

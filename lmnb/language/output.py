@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lmnb.backends.base import Context, Delta, Generation
@@ -20,6 +22,7 @@ class Output:
         self.stream = stream
         self.variable = variable
         self.context: Context = stream.context
+        self._began = time.monotonic()
         self._received = ""
         self._num_received = 0
 
@@ -41,7 +44,8 @@ class Output:
             set_variable(self.stream, self.variable, _one_or_all([result.text for result in results]), meta)
 
     def _show(self, delta: Delta) -> None:
-        self.stream.add_generated(delta.text, delta.num_tokens, delta.logprobs)
+        seconds = time.monotonic() - self._began
+        self.stream.add_generated(delta.text, delta.num_tokens, delta.logprobs, origin=delta.origin, seconds=seconds)
         if self.variable is not None:
             self.variable.push(Chunk(delta.text, delta.num_tokens, delta.logprobs))
 
@@ -89,7 +93,7 @@ class ReasoningOutput(Output):
             set_variable(self.stream, self._reasoning, text)  # readers need not wait for the answer
         self._answer += answer
         if answer or delta.num_tokens:
-            super()._show(Delta(answer, delta.num_tokens, delta.logprobs))
+            super()._show(replace(delta, text=answer))
 
 
 def _one_or_all(texts: list[str]) -> Any:

@@ -18,9 +18,10 @@ from lmnb.language.branch import Branch, linked_token
 from lmnb.language.events import RoleClosed, RoleOpened, RunEvent, TextAppended, TokensGenerated
 from lmnb.language.loop import background
 from lmnb.language.run import Run, current_branch
+from lmnb.language.token_parts import part
 from lmnb.language.variables import Chunk, Failure, Variable
 from lmnb.language.waiting import Signal
-from lmnb.runtime.request import TokenLogprob
+from lmnb.runtime.request import Origin, TokenLogprob
 
 if TYPE_CHECKING:
     from lmnb.language.steps import Step
@@ -160,10 +161,20 @@ class Stream:
         if tell:
             self.publish(TextAppended(self.branch.id, text))
 
-    def add_generated(self, text: str, num_tokens: int, logprobs: Sequence[TokenLogprob] = ()) -> None:
-        """Take note of generated text, which the context has already."""
+    def add_generated(
+        self,
+        text: str,
+        num_tokens: int,
+        logprobs: Sequence[TokenLogprob] = (),
+        *,
+        origin: Origin = "free",
+        seconds: float | None = None,
+    ) -> None:
+        """Take note of generated text, which the context has already, `seconds` after the generation began."""
         self._emit(Chunk(text, num_tokens, logprobs), Piece("generated", text))
-        self.publish(TokensGenerated(self.branch.id, text, num_tokens))
+        if self._entered:
+            told = part(text, num_tokens, self.backend, seconds=seconds, origin=origin, logprobs=logprobs)
+            self.publish(TokensGenerated(self.branch.id, text, num_tokens, [told]))
 
     def take_over(self, piece: Piece) -> None:
         """Add text that the context has already."""

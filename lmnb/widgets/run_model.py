@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
 
+from lmnb.language.token_parts import units
+
 Wire = Mapping[str, Any]
 
 
@@ -140,6 +142,7 @@ class RunModel:
                 "constraint": event.get("constraint"),
                 "line": event.get("line"),
                 "text": "",
+                "parts": [],
                 "tokens": 0,
                 "status": "running",
                 "finish_reason": None,
@@ -155,6 +158,7 @@ class RunModel:
     def _tokens(self, event: Wire) -> None:
         gen = self._open_gen(event)
         gen["text"] += event["text"]
+        gen["parts"] += parts_of(event)
         self._count_generated(event["branch"], gen, event["num_tokens"])
 
     def _choice(self, event: Wire) -> None:
@@ -245,6 +249,12 @@ def rate(generated: int, gen_seconds: float, run_seconds: float | None) -> float
     return generated / seconds if seconds > 0 and generated else None
 
 
+def parts_of(event: Wire) -> list[list[Any]]:
+    """The parts of a token event (see `lmnb.language.token_parts`); one for all of it where it has none."""
+    parts: list[list[Any]] = event.get("parts") or [[units(event["text"]), event["num_tokens"]]]
+    return parts
+
+
 def merge_tokens(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same run in fewer events: token events of a branch that nothing else of the branch parts become one.
 
@@ -263,7 +273,8 @@ def merge_tokens(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         elif (grown := last.get(event["branch"])) is not None:
             grown["text"] += event["text"]
             grown["num_tokens"] += event["num_tokens"]
+            grown["parts"] += parts_of(event)
         else:
-            last[event["branch"]] = event = dict(event)
+            last[event["branch"]] = event = {**event, "parts": list(parts_of(event))}
             merged.append(event)
     return merged

@@ -5,6 +5,12 @@ export const PROTOCOL = 1;
 
 export type Status = "running" | "done" | "failed" | "cancelled";
 
+/** Of generated text: length, tokens, seconds since the generation began, origin, and for each token whose
+ * log-probability was asked for its text, log-probability and the likeliest tokens at its place. */
+export type Part = [number, number, (number | null)?, Origin?, TokenDetail[]?];
+export type Origin = "free" | "masked" | "forced";
+export type TokenDetail = [string, number | null, [string, number][]];
+
 /** Text, log-probability, and the same without the prompt. */
 export type ChoiceToken = [string, number | null, number | null];
 
@@ -38,7 +44,7 @@ export type RunEvent =
       constraint: string | null;
       line: number | null;
     }
-  | { type: "tokens"; branch: number; text: string; num_tokens: number }
+  | { type: "tokens"; branch: number; text: string; num_tokens: number; parts?: Part[] }
   | {
       type: "gen_end";
       branch: number;

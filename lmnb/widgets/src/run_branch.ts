@@ -5,6 +5,7 @@ import { h, setText, stickToEnd } from "./dom";
 import { count, plural, SIGNS, WORDS } from "./format";
 import { GenView, TextView } from "./run_gen";
 import type { Branch, Item, RunModel } from "./run_model";
+import type { Colour } from "./run_tokens";
 
 const FIRST_LANES = 12; // of a fork; the others are shown on request
 const MORE_LANES = 48;
@@ -15,10 +16,11 @@ export interface RunUi {
   opened: Set<string>; // folded texts and tables of choices that were opened
   vars: boolean | null; // the table of variables, once a reader opened or closed it
   markup: boolean; // template text shown
+  colour: Colour; // of generated tokens
   scrollTop: number | null; // where the transcript was left
 }
 
-export const newUi = (): RunUi => ({ lanes: new Map(), opened: new Set(), vars: null, markup: false, scrollTop: null });
+export const newUi = (): RunUi => ({ lanes: new Map(), opened: new Set(), vars: null, markup: false, colour: "none", scrollTop: null });
 
 interface ItemView {
   update(item: Item): void;
@@ -83,7 +85,7 @@ export class BranchView {
       case "gen": {
         const block = this.openBlock();
         show(block);
-        const gen = new GenView(block, item, this.ui.opened, `${this.id}:${index}`);
+        const gen = new GenView(block, item, this.ui.colour, this.ui.opened, `${this.id}:${index}`);
         return { update: (now) => now.type === "gen" && gen.update(now) };
       }
       case "fork":

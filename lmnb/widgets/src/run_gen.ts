@@ -1,9 +1,10 @@
 // One run of text in a transcript: what the program gave, what the model generated, what a select chose.
 
-import { h, setText } from "./dom";
+import { h, setAttributes, setText } from "./dom";
 import { count, plural, seconds, SIGNS } from "./format";
 import { choiceTable } from "./run_choice";
 import type { GenItem } from "./run_model";
+import { type Colour, TokenSpans } from "./run_tokens";
 
 const FOLD_OVER = 2400; // characters; longer given text shows its beginning and end only
 const FOLD_HEAD = 1200;
@@ -68,23 +69,32 @@ export class GenView {
   private readonly text: HTMLElement;
   private readonly note = h("small", { class: "lmnb-note" });
   private choice: HTMLElement | null = null;
+  private readonly spans: TokenSpans | null = null; // in place of the one text, where tokens are coloured
 
   constructor(
     parent: HTMLElement,
     item: GenItem,
+    colour: Colour,
     private readonly opened: Set<string>,
     private readonly key: string,
   ) {
     const classes = item.kind === "select" ? "lmnb-gen lmnb-chosen" : "lmnb-gen";
     this.text = h("ins", { class: classes }, this.node);
     if (item.constraint === "json_schema") this.text.classList.add("lmnb-mono");
+    if (colour !== "none" && item.kind === "gen") {
+      this.spans = new TokenSpans(this.text, colour);
+      this.text.classList.add("lmnb-coloured");
+      setAttributes(this.text, { tabindex: 0, role: "group", "aria-label": `generated ${item.var ?? "text"}` });
+    }
     if (item.var) parent.append(h("small", { class: "lmnb-var" }, item.var));
     parent.append(this.text, this.note);
   }
 
   update(item: GenItem): void {
     const shown = this.node.data;
-    if (item.text.length > shown.length && item.text.startsWith(shown)) {
+    if (this.spans) {
+      this.spans.update(item);
+    } else if (item.text.length > shown.length && item.text.startsWith(shown)) {
       this.node.appendData(item.text.slice(shown.length));
     } else if (item.text !== shown) {
       this.node.data = item.text;

@@ -21,7 +21,7 @@ export class HeadView {
   private readonly markup = h("button", { type: "button", class: "lmnb-toggle", "aria-pressed": "false" }, "Template");
   private readonly samples: { time: number; tokens: number }[] = [];
 
-  constructor(actions: { cancel: () => void; markup: (shown: boolean) => void; markupShown: boolean; canCancel: boolean }) {
+  constructor(actions: { cancel: () => void; markup: (shown: boolean) => void; markupShown: boolean; canCancel: boolean; menu: HTMLElement }) {
     const names: [string, string][] = [...ORIGINS.map((name): [string, string] => [name, name === "generated" ? "generated tokens" : name]), ["first", "to first token"], ["rate", "tok/s"]];
     const metrics = h("span", { class: "lmnb-metrics" });
     for (const [key, label] of names) {
@@ -45,7 +45,7 @@ export class HeadView {
       actions.markup(shown);
     });
     const title = h("span", { class: "lmnb-title" }, this.status, this.program, this.model);
-    this.el = h("div", { class: "lmnb-head" }, title, metrics, h("span", { class: "lmnb-buttons" }, this.markup, this.stop));
+    this.el = h("div", { class: "lmnb-head" }, title, metrics, h("span", { class: "lmnb-buttons" }, actions.menu, this.markup, this.stop));
     this.bar = h("div", { class: "lmnb-bar", role: "img" }, ...this.segments);
   }
 

@@ -1,6 +1,6 @@
 // Folds a run's events into one picture of it. `run_model.py` is the same reducer; both read the same fixtures.
 
-import type { ChoiceToken, RunEvent, Status, Verdict } from "./protocol";
+import type { ChoiceToken, Part, RunEvent, Status, Verdict } from "./protocol";
 
 export interface Choice {
   text: string;
@@ -19,6 +19,7 @@ export interface GenItem {
   constraint: string | null;
   line: number | null;
   text: string;
+  parts: Part[];
   tokens: number;
   status: Status;
   finish_reason: string | null;
@@ -166,6 +167,7 @@ export class RunModel {
       case "tokens": {
         const gen = openGen(branch);
         gen.text += event.text;
+        gen.parts.push(...(event.parts?.length ? event.parts : [[event.text.length, event.num_tokens] as Part]));
         this.countGenerated(branch, gen, event.num_tokens);
         return;
       }
@@ -258,6 +260,7 @@ function newGen(name: string | null, kind: "gen" | "select", constraint: string 
     constraint,
     line,
     text: "",
+    parts: [],
     tokens: 0,
     status: "running",
     finish_reason: null,

@@ -6,6 +6,7 @@ import type { RunEvent } from "./protocol";
 import { BranchView, newUi } from "./run_branch";
 import { HeadView } from "./run_head";
 import { RunModel, type RunState } from "./run_model";
+import { colourMenu, TokenStrip } from "./run_tokens";
 import { VarsView } from "./run_vars";
 
 /** A run's model and what readers opened in it; shared by all views of one widget. */
@@ -44,6 +45,11 @@ export function renderRun(
       },
       markupShown: store.ui.markup,
       canCancel,
+      menu: colourMenu(store.ui.colour, (colour) => {
+        store.ui.colour = colour;
+        build();
+        root.querySelector("select")?.focus({ preventScroll: true });
+      }),
     });
     const body = h("div", { ...OWN_KEYS, class: "lmnb-body", role: "region", "aria-label": "Transcript", tabindex: 0 });
     const error = h("pre", { class: "lmnb-error", role: "alert" });
@@ -52,6 +58,7 @@ export function renderRun(
     const stick = stickToEnd(body);
     body.append(transcript.el);
     root.append(head.el, head.bar, body, error, vars.el);
+    if (store.ui.colour !== "none") body.after(new TokenStrip(body, store.ui.colour, () => hasDetails(store.model)).el);
     redraw = () => {
       const state = store.model.state;
       root.dataset["status"] = state.status;
@@ -85,4 +92,9 @@ export function renderRun(
     frames.cancel();
     root.remove();
   };
+}
+
+/** Whether log-probabilities were asked for, in any generation that has tokens. */
+function hasDetails(model: RunModel): boolean {
+  return model.state.branches.some((branch) => branch.items.some((item) => item.type === "gen" && item.parts.some((part) => (part[4]?.length ?? 0) > 0)));
 }

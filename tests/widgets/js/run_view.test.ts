@@ -70,6 +70,56 @@ describe("the run view", () => {
     expect(text(el, ".lmnb-note").join("")).toContain("failed");
   });
 
+  describe("coloured tokens", () => {
+    const start = manyBranches(0);
+    const gen: RunEvent = { type: "gen", branch: 0, var: "x", kind: "gen", constraint: "regex", line: 1 };
+    const tokens: RunEvent = {
+      type: "tokens",
+      branch: 0,
+      text: "Hi 👩 you",
+      num_tokens: 6,
+      parts: [[2, 1, 0.1, "free", [["Hi", -0.1, [["Hi", -0.1], ["Yo", -3]]]]], [1, 1, 0.11, "forced"], [0, 1, 0.2], [2, 1, 0.25], [4, 2, 0.9, "masked", [["you", -4, [["me", -0.1]]]]]],
+    };
+
+    function colour(el: Element, name: string) {
+      const menu = el.querySelector("select") as HTMLSelectElement;
+      menu.value = name;
+      menu.dispatchEvent(new Event("change"));
+    }
+
+    it("stand for themselves, by origin, and stay when text streams on", async () => {
+      const { host, el } = open(folded([...start, gen, tokens]), 1);
+      expect(el.querySelector(".lmnb-body .lmnb-tok")).toBeNull();
+      colour(el, "origin");
+      expect(text(el, ".lmnb-body .lmnb-tok")).toEqual(["Hi", " ", "👩", " you"]);
+      expect([...el.querySelectorAll<HTMLElement>(".lmnb-body .lmnb-tok")].map((tok) => tok.dataset["o"])).toEqual(["free", "forced", "free", "masked"]);
+      const first = el.querySelector(".lmnb-body .lmnb-tok");
+      host.receive({ type: "events", seq: 2, events: [{ type: "tokens", branch: 0, text: "!", num_tokens: 1, parts: [[1, 1, 1]] }] });
+      await frames();
+      expect(text(el, ".lmnb-gen")).toEqual(["Hi 👩 you!"]);
+      expect(el.querySelector(".lmnb-body .lmnb-tok")).toBe(first);
+    });
+
+    it("tell their alternatives to pointer and keys", () => {
+      const { el } = open(folded([...start, gen, tokens]), 1);
+      colour(el, "probability");
+      const spans = [...el.querySelectorAll<HTMLElement>(".lmnb-body .lmnb-tok")];
+      expect(spans.map((tok) => tok.style.getPropertyValue("--p"))).toEqual(["0.10", "", "", "0.98"]);
+      spans[3]?.dispatchEvent(new Event("pointerover", { bubbles: true }));
+      const strip = el.querySelector(".lmnb-strip-token");
+      expect(strip?.textContent).toContain("sampled under the constraint · 2 tokens · 650 ms after the one before");
+      expect(text(el, ".lmnb-strip .lmnb-token")).toEqual(["✓ you1.8 %", "me90 %"]);
+      el.querySelector(".lmnb-gen")?.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft", bubbles: true }));
+      expect(strip?.textContent).toContain("2 tokens · 140 ms"); // one of them had no text of its own
+    });
+
+    it("say so where probabilities were not asked for", () => {
+      const { el } = open(folded([...start, gen, { type: "tokens", branch: 0, text: "a", num_tokens: 1 }]), 1);
+      colour(el, "probability");
+      expect(el.querySelector(".lmnb-strip-legend")?.textContent).toContain("--logprobs N");
+    });
+  });
+
   it("keeps a table of choices open when the view is drawn anew", async () => {
     const { el, host } = open(folded(events), 1);
     const table = el.querySelector<HTMLDetailsElement>(".lmnb-choices") as HTMLDetailsElement;

@@ -1,0 +1,139 @@
+// Generated text token by token: coloured by origin, probability or latency, with a strip that tells of one token.
+
+import { h, OWN_KEYS, setText } from "./dom";
+import { percent, plural, seconds, visible } from "./format";
+import type { Origin, Part } from "./protocol";
+import type { GenItem } from "./run_model";
+
+export const COLOURS = ["none", "origin", "probability", "latency"] as const;
+export type Colour = (typeof COLOURS)[number];
+
+const ORIGINS: Record<Origin, string> = { free: "sampled freely", masked: "sampled under the constraint", forced: "forced by the constraint" };
+const LEGENDS: Record<Colour, [string, string][]> = {
+  none: [],
+  origin: [["free", "generated"], ["masked", "under a constraint"], ["forced", "forced"], ["chosen", "chosen"]],
+  probability: [["p0", "likely"], ["p1", "unlikely"]],
+  latency: [["l0", "≤ 5 ms"], ["l1", "≥ 0.5 s"]],
+};
+
+interface Token {
+  text: string;
+  parts: Part[];
+  wait: number | null; // seconds since the token before
+}
+
+const tokens = new WeakMap<Element, Token>();
+
+/** Draws a generation's parts as elements; they are only ever appended. */
+export class TokenSpans {
+  private drawn = 0; // parts
+  private length = 0; // of their text
+  private pending: Part[] = []; // tokens with no text yet: they belong to the next that has some
+  private time: number | null = 0;
+
+  constructor(
+    private readonly el: HTMLElement,
+    private readonly colour: Colour,
+  ) {}
+
+  update(item: GenItem): void {
+    for (; this.drawn < item.parts.length; this.drawn++) {
+      const part = item.parts[this.drawn] as Part;
+      this.pending.push(part);
+      if (part[0] > 0) this.append(item.text.slice(this.length, this.length + part[0]), this.pending.splice(0));
+      this.length += part[0];
+    }
+  }
+
+  private append(text: string, parts: Part[]): void {
+    const now = parts[parts.length - 1]?.[2] ?? null;
+    const wait = now === null || this.time === null ? null : Math.max(0, now - this.time);
+    this.time = now;
+    const token = { text, parts, wait };
+    const span = h("span", { class: "lmnb-tok", "data-o": this.colour === "origin" ? originOf(token) : null }, text);
+    const strength = this.colour === "probability" ? surprise(token) : this.colour === "latency" ? slowness(wait) : null;
+    if (strength !== null) span.style.setProperty("--p", strength.toFixed(2));
+    if (strength !== null && strength > 0.9) span.dataset["high"] = "";
+    tokens.set(span, token);
+    this.el.append(span);
+  }
+}
+
+function originOf(token: Token): Origin {
+  const origins = token.parts.map((part) => part[3] ?? "free");
+  return origins.find((origin) => origin !== "free") ?? "free";
+}
+
+function details(token: Token) {
+  return token.parts.flatMap((part) => part[4] ?? []);
+}
+
+/** 1 minus the probability (of several tokens: their geometric mean), or null where it was not asked for. */
+function surprise(token: Token): number | null {
+  const known = details(token).flatMap(([, logprob]) => (logprob === null ? [] : [logprob]));
+  return known.length === 0 ? null : 1 - Math.exp(known.reduce((sum, value) => sum + value, 0) / known.length);
+}
+
+function slowness(wait: number | null): number | null {
+  return wait === null ? null : Math.min(1, Math.max(0, Math.log(wait / 0.005) / Math.log(100)));
+}
+
+/** What the colours mean, and one token's story: the one under the pointer, or the one that arrow keys reached. */
+export class TokenStrip {
+  readonly el: HTMLElement;
+  private readonly facts = h("div", { class: "lmnb-strip-token", "aria-live": "polite" }, "Point at a token, or walk through a generation with ← and →.");
+  private current: Element | null = null;
+
+  constructor(body: HTMLElement, colour: Colour, hasDetails: () => boolean) {
+    const legend = LEGENDS[colour].map(([mark, words]) => h("span", { class: "lmnb-tok", "data-o": mark }, words));
+    const lacking = h("span", {}, "Not asked for: run the cell with %%lmprog --logprobs N.");
+    lacking.hidden = colour !== "probability" || hasDetails();
+    this.el = h("div", { class: "lmnb-strip" }, h("div", { class: "lmnb-strip-legend" }, ...legend, lacking), this.facts);
+    body.addEventListener("pointerover", (event) => this.show(tokenAt(event)));
+    body.addEventListener("click", (event) => this.show(tokenAt(event)));
+    body.addEventListener("keydown", (event) => this.walk(event));
+  }
+
+  private walk(event: KeyboardEvent): void {
+    const gen = event.target instanceof Element ? event.target.closest(".lmnb-gen") : null;
+    if (!gen || (event.key !== "ArrowRight" && event.key !== "ArrowLeft")) return;
+    const forward = event.key === "ArrowRight";
+    const inside = this.current && gen.contains(this.current) ? this.current : null;
+    const next = inside ? (forward ? inside.nextElementSibling : inside.previousElementSibling) : (forward ? gen.firstElementChild : gen.lastElementChild);
+    if (next) this.show(next);
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  private show(element: Element | null): void {
+    const token = element && tokens.get(element);
+    if (!token || element === this.current) return;
+    this.current?.removeAttribute("data-on");
+    this.current = element;
+    element.setAttribute("data-on", "");
+    const number = token.parts.reduce((sum, part) => sum + part[1], 0);
+    const facts = [ORIGINS[originOf(token)], ...(number === 1 ? [] : [plural(number, "token")])];
+    if (token.wait !== null) facts.push(`${seconds(token.wait)} after the one before`);
+    this.facts.replaceChildren(h("b", { class: "lmnb-tok-name" }, visible(token.text)), ` ${facts.join(" · ")}`);
+    for (const [text, logprob, top] of details(token)) {
+      const list = top.some(([other]) => other === text) || logprob === null ? top : [[text, logprob] as [string, number], ...top];
+      const chips = list.map(([other, value]) =>
+        h("span", { class: `lmnb-token${other === text ? " lmnb-best" : ""}`, style: `--p:${Math.exp(value).toFixed(3)}` }, other === text ? "✓ " : "", visible(other), h("small", {}, percent(value))),
+      );
+      this.facts.append(h("div", { class: "lmnb-tokens" }, ...chips));
+    }
+  }
+}
+
+function tokenAt(event: Event): Element | null {
+  return event.target instanceof Element ? event.target.closest(".lmnb-body .lmnb-tok") : null;
+}
+
+/** The menu of colours. */
+export function colourMenu(current: Colour, choose: (colour: Colour) => void): HTMLElement {
+  const select = h("select", { ...OWN_KEYS, "aria-label": "Colour of generated tokens" });
+  for (const name of COLOURS) select.append(h("option", { value: name, selected: name === current }, name === "none" ? "Colour" : name));
+  select.addEventListener("change", () => choose(select.value as Colour));
+  setText(select.options[0] as Element, current === "none" ? "Colour" : "no colour");
+  return select;
+}
