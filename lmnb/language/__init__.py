@@ -20,6 +20,7 @@ from lmnb.language.default_backend import (
 from lmnb.language.defaults import Defaults
 from lmnb.language.graph import Graph
 from lmnb.language.group import ProgramStateGroup
+from lmnb.language.open_state import open_state
 from lmnb.language.primitives import (
     assistant,
     assistant_begin,
@@ -37,7 +38,7 @@ from lmnb.language.primitives import (
     user_begin,
     user_end,
 )
-from lmnb.language.program import Program, function, open_state
+from lmnb.language.program import Program, function
 from lmnb.language.reasoning import ReasoningFormat, register_reasoning_format
 from lmnb.language.results import BatchStopped, Results, partial_results
 from lmnb.language.run import Run, current_run, on_run

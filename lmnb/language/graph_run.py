@@ -15,9 +15,10 @@ from lmnb.language.defaults import Defaults
 from lmnb.language.expressions import Expr, Gen, Select, flatten
 from lmnb.language.graph import REQUIRED, Append, Call, Fork, Graph, Join, Op, Scope, SetVariable
 from lmnb.language.group import ProgramStateGroup
+from lmnb.language.parameters import STATE
 from lmnb.language.placeholders import Argument, Placeholder, VariableRef
 from lmnb.language.primitives import select
-from lmnb.language.program import STATE, Program
+from lmnb.language.program import Program
 from lmnb.language.state import ProgramState
 from lmnb.language.steps import ScopeStep, Step
 from lmnb.language.stream import Stream

@@ -31,7 +31,7 @@ def map_rows(
 ) -> Any:
     """See `Program.map`."""
     kind = frame_kind(rows)
-    checked = program.checked_rows(rows if kind is None else frame_rows(rows, kind, program.arg_names))
+    checked = program.parameters.rows(rows if kind is None else frame_rows(rows, kind, program.arg_names))
     done = {} if resume is None else earlier_records(resume, len(checked))
     missing = [row for row in checked if row.number not in done]
     batch = Batch(program, missing, options, num_threads=num_threads, progress_bar=progress_bar)
