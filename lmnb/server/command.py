@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from lmnb.errors import LmnbError
 from lmnb.server.server import Server
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status."""
-    options = _parser().parse_args(arguments)
-    try:
-        return _serve(options)
-    except LmnbError as error:
-        print(f"lmnb: {error}", file=sys.stderr)  # noqa: T201  # a command line speaks here
-        return 1
-    except KeyboardInterrupt:
-        return 0
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lmnb", description="Prompt programs in notebooks, and their engine.")
-    commands = parser.add_subparsers(dest="command", required=True)
+def add_commands(commands: _SubParsersAction[Any]) -> None:
+    """Add `serve` to the command line."""
     serve = commands.add_parser(
         "serve",
         help="serve a model over HTTP (SGLang's and OpenAI's protocols)",
@@ -39,7 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--pool-tokens", type=int, help="tokens that the KV cache holds")
     serve.add_argument("--max-running", type=int, help="sequences decoded together")
     serve.add_argument("--chat-template", help="a registered name, or Jinja source")
-    return parser
+    serve.set_defaults(run=_serve)
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from server_support import call, fake_server
 
 from lmnb.errors import ArgumentError
 from lmnb.server import Server
-from lmnb.server.command import main
+from lmnb.__main__ import main
 
 
 def test_other_machines_need_a_key() -> None:
