@@ -185,7 +185,8 @@ class LocalContext:
         `unconditional` scores the reported ids alone, behind the tokenizer's beginning token if it has one
         (else the first entry is None).
         """
-        plans = plan_choices(self._stream, choices, self._served.codec, trusted=self._role is None)
+        at_mark = self._role is not None and self._stream.last_source == "template"
+        plans = plan_choices(self._stream, choices, self._served.codec, trusted=self._role is None, turn_start=at_mark)
         bos = self._served.codec.tokenizer.bos_ids
         requests = [self._choice_request(plan, owner) for plan in plans]
         if unconditional:

@@ -43,7 +43,9 @@ class ChoicePlan:
         return (*(TokenLogprob(token_id, head) for token_id in self.head_ids), *scored[self.num_head :])
 
 
-def plan_choices(stream: TokenStream, choices: Sequence[str], codec: TokenCodec, *, trusted: bool) -> list[ChoicePlan]:
+def plan_choices(
+    stream: TokenStream, choices: Sequence[str], codec: TokenCodec, *, trusted: bool, turn_start: bool = False
+) -> list[ChoicePlan]:
     """Tokenize each choice together with the prompt, and say which tokens to score.
 
     Where the tokenizer joins the prompt's end with a choice (`"Answer: "` and `"yes"` give `" yes"`), all
@@ -52,6 +54,10 @@ def plan_choices(stream: TokenStream, choices: Sequence[str], codec: TokenCodec,
     the same text, the prompt's tail and the choice. The log-probability of the tokens that cover the tail is
     the tail's plus the first piece's, and goes to the choice's first token; if a joined token's part in the
     choice is not one token by itself, each of that part's tokens carries it, so that means stay comparable.
+
+    At `turn_start`, right behind a template's mark, a model has learned to write no space first. So a choice with
+    leading spaces is scored without them, and ranks as it does without; its first token's place is taken by the
+    tokens of that text with the spaces.
     """
     if not choices:
         raise ArgumentError("select needs at least one choice")
@@ -59,19 +65,23 @@ def plan_choices(stream: TokenStream, choices: Sequence[str], codec: TokenCodec,
         if not isinstance(choice, str) or not choice:
             raise ArgumentError(f"choices must be non-empty text, not {choice!r}")
     prompt = stream.ids
+    leads = [
+        choice[: len(choice) - len(choice.lstrip(" "))] if turn_start and choice.strip() else "" for choice in choices
+    ]
     joined = []
-    for choice in choices:
+    for choice, lead in zip(choices, leads, strict=True):
         branch = stream.fork()
-        branch.append(choice, trusted=trusted)
+        branch.append(choice[len(lead) :], trusted=trusted)
         joined.append(branch.ids)
     stable = common_prefix_length([prompt, *joined])
     tail = len(codec.bytes_of(prompt[stable:]))
-    return [_plan(ids, stable, tail, codec) for ids in joined]
+    return [_plan(ids, stable, tail, codec, lead) for ids, lead in zip(joined, leads, strict=True)]
 
 
-def _plan(ids: tuple[int, ...], start: int, tail: int, codec: TokenCodec) -> ChoicePlan:
-    """`tail`: bytes of the prompt's text that lie at or past token `start`."""
-    if not tail:
+def _plan(ids: tuple[int, ...], start: int, tail: int, codec: TokenCodec, lead: str) -> ChoicePlan:
+    """`tail`: bytes of the prompt's text that lie at or past token `start`. `lead`: spaces before the choice that are
+    not scored."""
+    if not tail and not lead:
         return ChoicePlan(ids, start, 0, ())
     num_head = 0
     covered = 0
@@ -79,11 +89,13 @@ def _plan(ids: tuple[int, ...], start: int, tail: int, codec: TokenCodec) -> Cho
         covered += len(codec.token_bytes(ids[start + num_head]))
         num_head += 1
     if covered == tail:  # no token is joined: the choice's first token follows the tail's
-        return ChoicePlan(ids, start, num_head + 1, ids[start + num_head : start + num_head + 1])
+        num_head += 1
+        if not lead:
+            return ChoicePlan(ids, start, num_head, ids[start + num_head - 1 : start + num_head])
     while True:
         part = codec.bytes_of(ids[start : start + num_head])[tail:]
         try:
-            head_ids = codec.encode_inside(part.decode("utf-8"))
+            head_ids = codec.encode_inside(lead + part.decode("utf-8"))
             break
         except UnicodeDecodeError:  # the joined token ends within a character: take the next one with it
             if start + num_head == len(ids):

@@ -49,6 +49,11 @@ class TokenStream:
         """Where each token came from."""
         return tuple(self._sources)
 
+    @property
+    def last_source(self) -> TokenSource | None:
+        """Where the last token came from."""
+        return self._sources[-1] if self._sources else None
+
     def text(self) -> str:
         """The text of all tokens, markers as they are written."""
         return self._codec.bytes_of(self._ids).decode("utf-8", errors="replace")

@@ -153,14 +153,14 @@ def gen_string(
 def select(
     name: str | None = None,
     choices: Iterable[str] | None = None,
-    temperature: float = 0.0,
+    temperature: float | None = 0.0,
     choices_method: ChoicesSamplingMethod | None = None,
 ) -> Expr:
     """One of `choices`, the likeliest by `choices_method` (default `token_length_normalized`)."""
     if choices is None or isinstance(choices, str):
         raise ArgumentError("select needs choices=[...], a list of texts")
     options = choices if isinstance(choices, Placeholder) else _checked_choices(choices)
-    if temperature > 1e-5:
+    if temperature is not None and temperature > 1e-5:
         raise ArgumentError(f"select always takes the likeliest choice; leave out temperature={temperature}")
     method = choices_method or token_length_normalized
     if not isinstance(method, ChoicesSamplingMethod):

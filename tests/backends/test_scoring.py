@@ -144,6 +144,19 @@ def test_unconditional_scores_behind_a_beginning_token() -> None:
         assert choice.unconditional[0].logprob == pytest.approx(reference([0, *ids])[1], abs=1e-4)
 
 
+def test_spaces_before_choices_do_not_count_at_a_turns_start(runtime: Runtime) -> None:
+    context = runtime.new_context()
+    context.begin_role("assistant")
+    spelled = [" yes", "yes", "  no way", "no way", "\n"]
+    spaced, bare, wide, narrow, blank = score(context, spelled)
+    assert [decoded(choice) for choice in (spaced, bare, wide, narrow, blank)] == spelled
+    assert spaced.logprobs[0].logprob == bare.logprobs[0].logprob
+    assert wide.logprobs[-1].logprob == narrow.logprobs[-1].logprob
+    context.append("I say")
+    spaced, bare = score(context, [" yes", "yes"])
+    assert spaced.logprobs[0].logprob != bare.logprobs[0].logprob
+
+
 def test_choices_on_an_empty_prompt(runtime: Runtime) -> None:
     yes, no = score(runtime.new_context(), ["yes", "no"])
     assert yes.logprobs[0].logprob == pytest.approx(reference([0, *GPT2.encode("yes")])[1], abs=1e-4)
