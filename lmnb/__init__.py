@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         gen_int,
         gen_string,
         get_server_info,
+        global_config,
         greedy_token_selection,
         image,
         on_run,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
         user,
         user_begin,
         user_end,
+        video,
     )
     from lmnb.language.check import ConstraintReport, check_constraint
     from lmnb.language.tools import ToolCall, describe_tools
@@ -139,6 +141,7 @@ __all__ = [
     "gen_string",
     "get_chat_template",
     "get_server_info",
+    "global_config",
     "greedy_token_selection",
     "image",
     "load_ipython_extension",
@@ -160,6 +163,7 @@ __all__ = [
     "user",
     "user_begin",
     "user_end",
+    "video",
 ]
 
 _ELSEWHERE = {

@@ -18,6 +18,7 @@ from lmnb.language.default_backend import (
     set_default_backend,
 )
 from lmnb.language.defaults import Defaults
+from lmnb.language.global_config import global_config
 from lmnb.language.graph import Graph
 from lmnb.language.group import ProgramStateGroup
 from lmnb.language.open_state import open_state
@@ -37,6 +38,7 @@ from lmnb.language.primitives import (
     user,
     user_begin,
     user_end,
+    video,
 )
 from lmnb.language.program import Program, function
 from lmnb.language.reasoning import ReasoningFormat, register_reasoning_format
@@ -76,6 +78,7 @@ __all__ = [
     "gen_string",
     "get_default_backend",
     "get_server_info",
+    "global_config",
     "greedy_token_selection",
     "image",
     "on_run",
@@ -96,4 +99,5 @@ __all__ = [
     "user",
     "user_begin",
     "user_end",
+    "video",
 ]

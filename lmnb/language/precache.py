@@ -12,6 +12,7 @@ from lmnb.errors import LmnbError
 from lmnb.language.branch import Branch
 from lmnb.language.constant_prefix import constant_prefix, parameters_alike
 from lmnb.language.expressions import Expr, RoleBegin, RoleEnd, Text
+from lmnb.language.global_config import global_config
 from lmnb.language.loop import background
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def shared_prefix(program: Program, calls: Iterable[_Call]) -> list[Expr]:
 
 def precache(program: Program, calls: Sequence[_Call], backend: Backend, branch: Branch) -> None:
     """Have the backend compute what all `calls` begin with, and wait. What fails here will fail in the rows too."""
-    if len(calls) < 2:
+    if len(calls) < 2 or not global_config.enable_precache_with_tracing:
         return
     prefix = shared_prefix(program, calls)
     if sum(len(node.text) for node in prefix if isinstance(node, Text)) >= WORTH_CHARACTERS:

@@ -238,6 +238,13 @@ def image(expr: object) -> NoReturn:
     )
 
 
+def video(path: object, num_frames: int) -> NoReturn:
+    """Refused: no model that reads videos runs here."""
+    raise ProgramError(
+        "video(...) needs a model that reads images, and none of those run here yet; describe it in text"
+    )
+
+
 def role_turn(role: str, expr: str | Expr | None) -> ExprList:
     """`expr` between a role's begin and end; an empty turn for None."""
     inner = () if expr is None else flatten(expr)

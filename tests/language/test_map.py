@@ -259,3 +259,24 @@ def test_async_programs_are_mapped_too(backend: ScriptedBackend) -> None:
 
     assert [row["returned"] for row in asyncio.run(cell())] == ["oka", "okb"]
     assert commits(backend) == [f"<|system|>\n{SHOTS}<|end|>\n<|user|>\n"]
+
+
+def test_the_prefix_can_be_switched_off(backend: ScriptedBackend) -> None:
+    sgl.global_config.enable_precache_with_tracing = False
+    try:
+        ask.map([("a",), ("b",)], **quiet)
+    finally:
+        sgl.global_config.enable_precache_with_tracing = True
+    assert commits(backend) == []
+
+
+def test_switches_that_cannot_be_honoured_say_so(backend: ScriptedBackend) -> None:
+    assert sgl.global_config.default_backend is backend
+    sgl.global_config.default_backend = None
+    assert sgl.global_config.default_backend is None
+    sgl.global_config.enable_parallel_encoding = False
+    sgl.global_config.enable_parallel_encoding = True
+    sgl.global_config.verbosity = 0
+    for name, value in (("verbosity", 2), ("skip_special_tokens_in_output", False), ("verbose", 1)):
+        with pytest.raises(ArgumentError, match=name):
+            setattr(sgl.global_config, name, value)

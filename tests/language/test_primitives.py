@@ -139,3 +139,5 @@ def test_what_cannot_work_is_refused_at_once(make_it: object) -> None:
 def test_image_is_refused() -> None:
     with pytest.raises(ProgramError, match="image"):
         sgl.image("cat.png")
+    with pytest.raises(ProgramError, match="video"):
+        sgl.video("cat.mp4", 4)
