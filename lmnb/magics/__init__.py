@@ -18,15 +18,16 @@ _sessions: dict[Any, Session] = {}  # by shell; a kernel has one
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics, and put the language's names where the user has none of their own. Safe to repeat."""
     from lmnb.language import get_default_backend, set_default_backend
-    from lmnb.magics.control import Lmnb
-    from lmnb.magics.lmprog import LmprogMagics
+    from lmnb.magics.completer import CellCompleter
+    from lmnb.magics.control import HELP, Lmnb
+    from lmnb.magics.lmprog import LmprogMagics, option_parser
     from lmnb.magics.models import ModelShelf
     from lmnb.magics.session import Session
 
     if shell in _sessions:
         return
     session = _sessions[shell] = Session(shell, ModelShelf(_open_runtime, get_default_backend, set_default_backend))
-    session.open()
+    session.open(CellCompleter(shell, session.models, option_parser().option_names(), HELP))
     control = Lmnb(shell, session)
     shell.register_magics(control, LmprogMagics(shell, session, control))
 

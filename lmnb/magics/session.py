@@ -11,6 +11,7 @@ from IPython.core.error import UsageError
 from lmnb.backends.base import Backend
 from lmnb.language.ledger import Ledger
 from lmnb.magics.body import CellText, find_offset
+from lmnb.magics.completer import CellCompleter
 from lmnb.magics.models import EMBEDDED, LoadedModel, ModelShelf, Settings, is_path
 from lmnb.magics.namespace import PushedNames
 from lmnb.magics.options import suggest
@@ -28,11 +29,14 @@ class Session:
         self.background = BackgroundRuns()
         self.names = PushedNames(shell)
         self.ledger = Ledger()
+        self._completer: CellCompleter | None = None
         self._raw_cell = ""
 
-    def open(self) -> None:
-        """Give the user the language's names, and follow which cell runs."""
+    def open(self, completer: CellCompleter) -> None:
+        """Give the user the language's names and their completion, and follow which cell runs."""
         self.names.push()
+        completer.open()
+        self._completer = completer
         self.ledger.open()
         self.shell.events.register("pre_run_cell", self._remember_cell)
         atexit.register(self.close)
@@ -44,6 +48,9 @@ class Session:
         self.ledger.close()
         self.models.close()
         self.names.drop()
+        if self._completer is not None:
+            self._completer.close()
+            self._completer = None
         prefer_mode(None)
         if self._remember_cell in self.shell.events.callbacks["pre_run_cell"]:
             self.shell.events.unregister("pre_run_cell", self._remember_cell)
