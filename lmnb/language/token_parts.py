@@ -43,4 +43,4 @@ def part(
 
 def units(text: str) -> int:
     """Length as browsers count it."""
-    return len(text) + sum(character > "\uffff" for character in text)
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2

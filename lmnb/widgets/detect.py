@@ -63,3 +63,12 @@ def current_shell() -> Any | None:
     """The running IPython shell, or None. Does not import IPython: a shell exists only if something else did."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None else None
+
+
+def current_cell(shell: object | None = None) -> str | None:
+    """The front end's id of the running cell, which stays the same when the cell is edited; None if it tells none."""
+    get_parent = getattr(shell or current_shell(), "get_parent", None)
+    parent = get_parent() if callable(get_parent) else None
+    metadata = parent.get("metadata") if isinstance(parent, dict) else None
+    cell = metadata.get("cellId") if isinstance(metadata, dict) else None
+    return cell if isinstance(cell, str) else None

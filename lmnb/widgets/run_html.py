@@ -31,8 +31,9 @@ def render(model: RunModel) -> str:
     writer = _Writer(model, FINAL_CHARACTERS if model.ended else LIVE_CHARACTERS)
     root = model.branches.get(0)
     transcript = writer.branch(root) if root else ""
+    classes = "lmnb lmnb-run lmnb-static" + (" lmnb-rerun" if model.head["rerun"] else "")
     return (
-        f'{style()}<div class="lmnb lmnb-run lmnb-static" data-status="{markup(model.head["status"])}">'
+        f'{style()}<div class="{classes}" data-status="{markup(model.head["status"])}">'
         f'{_header(model)}<div class="lmnb-body">{transcript}</div>{_variables(model)}</div>'
     )
 
@@ -90,6 +91,12 @@ def _variables(model: RunModel) -> str:
     )
 
 
+def _mark(mark: dict[str, Any]) -> str:
+    why = markup(mark["why"])
+    word = "≠ not cached" if mark["at"] is None else "≠ changed"
+    return f'<details class="lmnb-mark"><summary title="{why}">{word}</summary>{why}</details>'
+
+
 def _branches(count: int) -> str:
     return f"{count:,} branch" if count == 1 else f"{count:,} branches"
 
@@ -115,18 +122,22 @@ class _Writer:
                 )
             inline.clear()
 
-        for item in branch["items"]:
+        marks = {mark["item"]: mark for mark in branch["marks"]}
+        for index, item in enumerate(branch["items"]):
             kind = item["type"]
+            mark = marks.get(index)
             if kind == "role":
                 close()
                 role = item["role"]
+                inline += [_mark(mark)] if mark else []
             elif kind == "role_end":
+                inline += [_mark(mark)] if mark else []
                 close()
                 role = ""
             elif kind == "text":
-                inline.append(self._cut(item["text"]))
+                inline.append(self._marked(item["text"], mark))
             elif kind == "gen":
-                inline.append(self._gen(item))
+                inline.append(self._gen(item, mark))
             else:
                 close()
                 blocks.append(self._fork(item) if kind == "fork" else self._join(item))
@@ -135,21 +146,34 @@ class _Writer:
             blocks.append(f'<pre class="lmnb-error">✕ {markup(branch["error"])}</pre>')
         return "".join(blocks)
 
+    def _marked(self, text: str, mark: dict[str, Any] | None) -> str:
+        if mark is None or mark["at"] is None:
+            return self._cut(text) + (_mark(mark) if mark else "")
+        at = len(text.encode("utf-16-le")[: 2 * mark["at"]].decode("utf-16-le"))
+        return self._cut(text[:at]) + _mark(mark) + self._cut(text[at:])
+
     def _cut(self, text: str) -> str:
         head, missing, tail = cut(text, self.per_item)
         if not missing:
             return markup(head)
-        return f'{markup(head)}<i class="lmnb-cut"> … {missing:,} characters not shown … </i>{markup(tail)}'
+        note = f"… {missing:,} characters not shown; s.text() has them …"
+        return f'{markup(head)}<i class="lmnb-cut"> {note} </i>{markup(tail)}'
 
-    def _gen(self, item: dict[str, Any]) -> str:
+    def _gen(self, item: dict[str, Any], mark: dict[str, Any] | None) -> str:
         status = item["status"]
         chip = f'<small class="lmnb-var">{markup(item["var"])}</small>' if item["var"] else ""
         classes = "lmnb-gen lmnb-chosen" if item["kind"] == "select" else "lmnb-gen"
-        text = f'<ins class="{classes}" data-status="{status}">{self._cut(item["text"])}</ins>'
+        text = f'<ins class="{classes}" data-status="{status}">{self._marked(item["text"], mark)}</ins>'
         notes = {"cancelled": "stopped", "failed": "failed"}
         note = notes.get(status) or ("token limit" if item["finish_reason"] == "length" else "")
-        mark = f' <small class="lmnb-note">{SIGNS.get(status, "") if status != "done" else ""} {note}</small>'
-        return chip + text + (mark if note else "") + (choice_html.html(item["choice"]) if item["choice"] else "")
+        cost = ""
+        sign = f' <small class="lmnb-note">{SIGNS.get(status, "") if status != "done" else ""} {note}</small>'
+        if status != "running":
+            counts = f"{item['reused']:,} reused · {item['computed']:,} computed · {item['tokens']:,} generated"
+            cost = f'<small class="lmnb-cost">{counts}</small>'
+        return (
+            chip + text + (sign if note else "") + cost + (choice_html.html(item["choice"]) if item["choice"] else "")
+        )
 
     def _fork(self, item: dict[str, Any], most: int = 64) -> str:
         lanes = []

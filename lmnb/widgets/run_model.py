@@ -32,6 +32,7 @@ class Branch(TypedDict):
     computed: int
     generated: int
     items: list[dict[str, Any]]
+    marks: list[dict[str, Any]]  # item, at (UTF-16 units in its text, or None) and why: see `rerun.py`
     vars: list[dict[str, str]]
 
 
@@ -45,6 +46,7 @@ class RunModel:
             "model": "",
             "time": 0.0,
             "cell": None,
+            "rerun": False,
             "status": "running",
             "seconds": None,
             "error": None,
@@ -104,6 +106,7 @@ class RunModel:
             "computed": 0,
             "generated": 0,
             "items": [],
+            "marks": [],
             "vars": [],
         }
 
@@ -188,6 +191,12 @@ class RunModel:
                 return
         variables.append({"name": event["name"], "value": event["value"]})
 
+    def _rerun(self, event: Wire) -> None:
+        self.head["rerun"] = True
+
+    def _mark(self, event: Wire) -> None:
+        self.branches[event["branch"]]["marks"].append({key: event[key] for key in ("item", "at", "why")})
+
     def _join(self, event: Wire) -> None:
         item = {"type": "join", "branches": list(event["branches"]), "mode": event["mode"]}
         self.branches[event["parent"]]["items"].append(item)
@@ -238,6 +247,8 @@ _REDUCERS = {
     "gen_end": RunModel._gen_end,
     "var": RunModel._var,
     "join": RunModel._join,
+    "rerun": RunModel._rerun,
+    "mark": RunModel._mark,
     "branch_end": RunModel._branch_end,
     "run_end": RunModel._run_end,
 }
@@ -265,7 +276,7 @@ def merge_tokens(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     last: dict[int, dict[str, Any]] = {}  # by branch: its token event that may still grow
     for event in events:
         if event["type"] != "tokens":
-            if event["type"] in ("branch", "join", "run", "run_end"):
+            if "branch" not in event or event["type"] == "branch":
                 last.clear()
             else:
                 last.pop(event["branch"], None)

@@ -13,7 +13,9 @@ from typing import Any, Protocol
 from lmnb.widgets import run_html, run_text
 from lmnb.widgets.feed import HTML_INTERVAL, WIDGET_INTERVAL
 from lmnb.widgets.output import MimeBundle, Output, bundle
+from lmnb.widgets.rerun import Comparison
 from lmnb.widgets.run_model import RunModel, merge_tokens
+from lmnb.widgets.slim import slim_events, slim_model
 
 PROTOCOL = 1  # of the messages and snapshots, for saved notebooks
 
@@ -41,28 +43,42 @@ class Sink(Protocol):
 class RunRecord:
     """A run's model and the number of the last delivery in it. One lock makes the two agree for every reader."""
 
-    def __init__(self) -> None:
+    def __init__(self, comparison: Comparison | None = None) -> None:
         self._lock = threading.Lock()
         self._model = RunModel()
         self._seq = 0
+        self._comparison = comparison
+        self._wanted: set[tuple[int, int]] = set()
 
     @property
     def ended(self) -> bool:
         """Whether the run's last event is in."""
         return self._model.ended
 
-    def apply(self, events: list[Wire]) -> int:
-        """Fold events in; the number of this delivery."""
+    def apply(self, events: list[Wire]) -> tuple[int, list[Wire]]:
+        """Fold events in. Returns the number of this delivery, and its events with what they show of an earlier run."""
         with self._lock:
             self._model.apply_all(events)
+            if self._comparison is not None:
+                changes = self._comparison.look(self._model, events)
+                self._model.apply_all(changes)
+                events = [*events, *changes]
             self._seq += 1
-            return self._seq
+            return self._seq, events
 
-    def snapshot(self) -> str:
-        """JSON text of the whole model."""
+    def snapshot(self, *, whole: bool = False) -> str:
+        """JSON text of the model; very long texts are cut, unless all is wanted or a reader asked for one."""
         with self._lock:
-            value = {"protocol": PROTOCOL, "kind": "run", "seq": self._seq, "model": self._model.to_json()}
+            model = self._model.to_json()
+            if not whole:
+                model = slim_model(model, self._wanted)
+            value = {"protocol": PROTOCOL, "kind": "run", "seq": self._seq, "model": model}
             return json.dumps(value, ensure_ascii=False)
+
+    def want(self, branch: int, item: int) -> None:
+        """Leave this text whole in snapshots from now on."""
+        with self._lock:
+            self._wanted.add((branch, item))
 
     def read(self, function: Callable[[RunModel], str]) -> str:
         """`function` of the model, which must not keep it."""
@@ -71,7 +87,7 @@ class RunRecord:
 
     def bundle(self, widget: Any | None = None) -> MimeBundle:
         """The run as it is now, for a display."""
-        return bundle(self.read(run_html.render), self.read(run_text.render), widget)
+        return bundle(self.read(run_html.render), self.read(run_text.saved), widget)
 
 
 class WidgetSink:
@@ -94,8 +110,8 @@ class WidgetSink:
 
     def deliver(self, events: list[Wire]) -> None:
         if events:
-            events = merge_tokens(events)
-            self.widget.post({"type": "events", "seq": self._record.apply(events), "events": events})
+            number, events = self._record.apply(merge_tokens(events))
+            self.widget.post({"type": "events", "seq": number, "events": slim_events(events)})
         if self._resync_wanted:
             self._resync_wanted = False
             self.send_snapshot()
@@ -113,7 +129,9 @@ class WidgetSink:
         # On a subshell's thread, while the cell is busy: flip a switch and go.
         if message["type"] == "cancel" and self._cancel is not None:
             self._cancel()
-        elif message["type"] == "resync":
+        elif message["type"] in ("resync", "whole"):
+            if message["type"] == "whole":
+                self._record.want(message["branch"], message["item"])
             self._resync_wanted = True
             if not self._resync():  # the feed has ended: nothing else writes to the widget now
                 self._resync_wanted = False

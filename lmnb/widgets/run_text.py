@@ -9,13 +9,27 @@ from __future__ import annotations
 from typing import Any
 
 from lmnb.widgets import choice_html
-from lmnb.widgets.escape import plain
+from lmnb.widgets.escape import cut, plain
 from lmnb.widgets.run_model import Branch, RunModel
+
+SAVED_CHARACTERS = 400_000
 
 
 def render(model: RunModel) -> str:
-    """Everything: what ran, its cost, the transcript, the variables."""
-    parts = [summary(model), transcript(model), variables(model), choices(model)]
+    """Everything: what ran, its cost, the transcript, the variables, why choices were made, what changed."""
+    return _report(model, None)
+
+
+def saved(model: RunModel) -> str:
+    """`render` for a notebook file: very long texts are cut in their middle, and say where the rest is."""
+    return _report(model, max(400, SAVED_CHARACTERS // max(1, sum(len(b["items"]) for b in model.branches.values()))))
+
+
+def _report(model: RunModel, limit: int | None) -> str:
+    writer = _Writer(model, stable=False, limit=limit)
+    if 0 in model.branches:
+        writer.branch(model.branches[0])
+    parts = [summary(model), "".join(writer.parts), variables(model), choices(model), changes(model)]
     return "\n".join(part for part in parts if part) + "\n"
 
 
@@ -63,9 +77,21 @@ def variables(model: RunModel, limit: int = 200) -> str:
     for branch in model.branches.values():
         for variable in branch["vars"]:
             name = variable["name"] if branch["parent"] is None else f"{variable['name']} [{branch['label']}]"
-            value = " ".join(plain(variable["value"]).split())
+            value = " ".join(plain(variable["value"][: 8 * limit]).split())
             lines.append(f"  {plain(name)} = {value if len(value) <= limit else value[: limit - 1] + '…'}")
     return "\n".join(["variables", *lines]) if lines else ""
+
+
+def changes(model: RunModel, most: int = 16) -> str:
+    """What differed from the last run, a line a branch."""
+    told = [(branch, mark) for branch in model.branches.values() for mark in branch["marks"]]
+    lines = [
+        plain(f"  {'' if branch['parent'] is None else '[' + branch['label'] + '] '}{mark['why']}")
+        for branch, mark in told[:most]
+    ]
+    if len(told) > most:
+        lines.append(f"  … and {len(told) - most:,} more")
+    return "\n".join(["since the last run", *lines]) if lines else ""
 
 
 def choices(model: RunModel, most: int = 16) -> str:
@@ -95,7 +121,8 @@ def transcript(model: RunModel, *, stable: bool = False) -> str:
 
 
 class _Writer:
-    def __init__(self, model: RunModel, stable: bool) -> None:
+    def __init__(self, model: RunModel, stable: bool, limit: int | None = None) -> None:
+        self.limit = limit  # characters of one text
         self.parts: list[str] = []
         self.model = model
         self.stable = stable
@@ -112,6 +139,9 @@ class _Writer:
         return not (self.stable and branch["status"] == "running")
 
     def _write(self, text: str) -> None:
+        if self.limit is not None and len(text) > self.limit:
+            head, missing, tail = cut(text, self.limit)
+            text = f"{head} … {missing:,} characters not shown; s.text() has them … {tail}"
         for piece in plain(text).splitlines(keepends=True):
             self.parts.append((self.indent if self.at_line_start else "") + piece)
             self.at_line_start = piece.endswith("\n")

@@ -12,9 +12,10 @@ from typing import Protocol
 
 from lmnb.language.events import RunEvent, RunFinished, to_json
 from lmnb.widgets import run_html, run_text
-from lmnb.widgets.detect import ViewMode, check_mode, detect_mode
+from lmnb.widgets.detect import ViewMode, check_mode, current_cell, detect_mode
 from lmnb.widgets.feed import Feed
 from lmnb.widgets.page import page
+from lmnb.widgets.rerun import Comparison
 from lmnb.widgets.run_sinks import HtmlSink, RunRecord, SilentSink, Sink, TextSink, WidgetSink, Wire
 
 
@@ -36,7 +37,7 @@ class RunView:
     def __init__(self, run: RunSource, mode: ViewMode | str | None = None) -> None:
         self.mode: ViewMode = detect_mode() if mode is None else check_mode(mode)
         self._run: RunSource | None = run
-        self._record = RunRecord()
+        self._record = RunRecord(Comparison(current_cell()))
         self._sink = self._make_sink(run)
         self._feed: Feed[Wire] = Feed(self._deliver, self._sink.interval)
         self._ended = threading.Event()  # the run's last event was delivered
@@ -70,7 +71,7 @@ class RunView:
     def to_html(self) -> str:
         """A whole page with the live view as it is now; needs neither kernel nor network."""
         title = self._record.read(run_text.title)
-        return page(title, self._record.snapshot(), self._record.read(run_html.render))
+        return page(title, self._record.snapshot(whole=True), self._record.read(run_html.render))
 
     def to_text(self) -> str:
         """The run as plain text."""

@@ -166,3 +166,33 @@ def test_untrusted_text_is_text(open_notebook, view):
     assert "<|im_start|>system" in text
     assert page.cell(1).locator("img, script").count() == 0
     assert page.errors == []
+
+
+def test_an_edited_cell_shows_what_changed_and_a_choice_why(open_notebook):
+    cell = (
+        "%%lmprog --logprobs 2\ns += system('You are brief.') + user('Name a {} in Norway.')\n"
+        "s += assistant(gen('x')) + user('Big?') + assistant(select('big', choices=['yes', 'no, it is not']))"
+    )
+    page = open_notebook("lab", [setup("'Oslo it is'", 0.01), cell.format("city")])
+    page.run(0, 1)
+    view = page.cell(1)
+    assert view.locator(".lmnb-mark").count() == 0
+    page.page.evaluate("([i, text]) => e2e.cell(i).model.sharedModel.setSource(text)", [1, cell.format("town")])
+    page.run(1)
+    mark = view.locator(".lmnb-mark")
+    mark.wait_for(timeout=5000)
+    assert mark.count() == 1
+    why = mark.locator("summary").get_attribute("title")
+    assert "“city in Norway.” became “town in Norway.”" in why
+    assert "prompt tokens were reused" in why
+    assert "reused" in view.locator(".lmnb-cost").first.inner_text()
+
+    view.locator(".lmnb-choices summary").click()
+    assert view.locator(".lmnb-choices thead th").all_inner_texts() == ["choice", "mean decides", "greedy", "gain"]
+    view.get_by_label("Colour of generated tokens").select_option("probability")
+    view.locator(".lmnb-body .lmnb-tok").first.hover()
+    assert "✓ Oslo" in view.locator(".lmnb-strip").inner_text()
+    mark.locator("summary").click()
+    assert "became" in mark.inner_text()
+    assert view.locator(".lmnb-choices").get_attribute("open") is not None  # recolouring left it open
+    page.screenshot("rerun")

@@ -7,6 +7,13 @@ from typing import Any
 import pytest
 from view_front_end import FrontEnd
 
+from lmnb.widgets.rerun import history
+
+
+@pytest.fixture(autouse=True)
+def no_earlier_runs() -> None:
+    history.clear()
+
 
 @pytest.fixture
 def front_end(monkeypatch: pytest.MonkeyPatch) -> FrontEnd:

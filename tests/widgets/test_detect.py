@@ -62,3 +62,18 @@ def test_an_unknown_view_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LMNB_VIEW", "hologram")
     with pytest.raises(ArgumentError, match="LMNB_VIEW"):
         detect_mode()
+
+
+def test_the_cell_is_named_by_the_front_end() -> None:
+    class Shell:
+        parent: object = {"metadata": {"cellId": "abc"}}
+
+        def get_parent(self) -> object:
+            return self.parent
+
+    shell = Shell()
+    assert detect.current_cell(shell) == "abc"
+    for other in ({}, {"metadata": {}}, {"metadata": {"cellId": 3}}, None):
+        shell.parent = other
+        assert detect.current_cell(shell) is None
+    assert detect.current_cell(None) is None

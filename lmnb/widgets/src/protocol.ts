@@ -11,6 +11,13 @@ export type Part = [number, number, (number | null)?, Origin?, TokenDetail[]?];
 export type Origin = "free" | "masked" | "forced";
 export type TokenDetail = [string, number | null, [string, number][]];
 
+/** Where a prompt differed from the last run's; `at` is null for a generation whose cached prompt was lost. */
+export interface Mark {
+  item: number;
+  at: number | null;
+  why: string;
+}
+
 /** Text, log-probability, and the same without the prompt. */
 export type ChoiceToken = [string, number | null, number | null];
 
@@ -35,7 +42,7 @@ export type RunEvent =
     }
   | { type: "role"; branch: number; role: string; prefix: string }
   | { type: "role_end"; branch: number; suffix: string }
-  | { type: "text"; branch: number; text: string }
+  | { type: "text"; branch: number; text: string; cut?: { at: number; missing: number } }
   | {
       type: "gen";
       branch: number;
@@ -68,6 +75,8 @@ export type RunEvent =
       warnings?: string[];
     }
   | { type: "var"; branch: number; name: string; value: string }
+  | { type: "rerun" }
+  | ({ type: "mark"; branch: number } & Mark)
   | { type: "join"; parent: number; branches: number[]; mode: string }
   | { type: "branch_end"; branch: number; status: Status; error: string | null }
   | { type: "run_end"; status: Status; seconds: number; error: string | null };
@@ -101,7 +110,7 @@ export type KernelMessage<E> =
   | { type: "events"; seq: number; events: E[]; pool?: Pool }
   | { type: "snapshot"; snapshot: string };
 
-export type ViewMessage = { type: "resync" } | { type: "cancel" } | { type: "views"; count: number };
+export type ViewMessage = { type: "resync" } | { type: "cancel" } | { type: "views"; count: number } | { type: "whole"; branch: number; item: number };
 
 export interface Snapshot<S> {
   protocol: number;

@@ -4,6 +4,7 @@
 import { h, setText, stickToEnd } from "./dom";
 import { count, plural, SIGNS, WORDS } from "./format";
 import { GenView, TextView } from "./run_gen";
+import type { Mark } from "./protocol";
 import type { Branch, Item, RunModel } from "./run_model";
 import type { Colour } from "./run_tokens";
 
@@ -18,17 +19,20 @@ export interface RunUi {
   markup: boolean; // template text shown
   colour: Colour; // of generated tokens
   scrollTop: number | null; // where the transcript was left
+  fetch: ((branch: number, item: number) => void) | null; // asks the kernel for a text that it has kept back
 }
 
-export const newUi = (): RunUi => ({ lanes: new Map(), opened: new Set(), vars: null, markup: false, colour: "none", scrollTop: null });
+export const newUi = (): RunUi => ({  lanes: new Map(), opened: new Set(), vars: null, markup: false, colour: "none", scrollTop: null, fetch: null });
 
 interface ItemView {
   update(item: Item): void;
+  mark?(at: number | null, mark: HTMLElement): void;
 }
 
 export class BranchView {
   readonly el = h("div", { class: "lmnb-branch" });
   private readonly views: ItemView[] = [];
+  private numMarks = 0;
   private firstOpen = 0; // items before this one will not change
   private block: HTMLElement | null = null;
   private role = "";
@@ -47,6 +51,10 @@ export class BranchView {
       const item = items[index] as Item;
       (this.views[index] ??= this.create(item, index)).update(item);
     }
+    for (; this.numMarks < branch.marks.length; this.numMarks++) {
+      const { item, at, why } = branch.marks[this.numMarks] as Mark;
+      this.views[item]?.mark?.(at, markElement(at, why));
+    }
     while (this.firstOpen < items.length - 1 && isFinal(items[this.firstOpen] as Item)) this.firstOpen++;
     if (branch.error && branch.parent !== null && !this.error) {
       this.error = h("pre", { class: "lmnb-error" }, `✕ ${branch.error}`);
@@ -59,26 +67,31 @@ export class BranchView {
       case "role":
         this.role = item.role;
         this.block = null;
-        this.openBlock().append(template(item.prefix));
-        return still;
-      case "role_end":
-        this.block?.append(template(item.suffix));
+        return this.template(this.openBlock(), item.prefix);
+      case "role_end": {
+        const view = this.template(this.openBlock(), item.suffix);
         this.block = null;
         this.role = "";
-        return still;
+        return view;
+      }
       case "text": {
         const block = this.openBlock();
         const key = `${this.id}:${index}`;
-        const text = new TextView(
-          block,
-          () => this.ui.opened.has(key),
-          () => this.ui.opened.add(key),
-        );
+        const { opened, fetch } = this.ui;
+        const text = new TextView(block, {
+          isOpen: () => opened.has(key),
+          open: () => opened.add(key),
+          fetch: fetch && (() => fetch(this.id, index)),
+        });
         return {
           update(now) {
             if (now.type !== "text") return;
-            text.update(now.text);
+            text.update(now);
             if (now.text.trim() !== "") show(block);
+          },
+          mark(at, mark) {
+            show(block);
+            text.mark(at ?? 0, mark);
           },
         };
       }
@@ -86,7 +99,7 @@ export class BranchView {
         const block = this.openBlock();
         show(block);
         const gen = new GenView(block, item, this.ui.colour, this.ui.opened, `${this.id}:${index}`);
-        return { update: (now) => now.type === "gen" && gen.update(now) };
+        return { update: (now) => now.type === "gen" && gen.update(now), mark: (at, mark) => gen.mark(at, mark) };
       }
       case "fork":
         this.block = null;
@@ -96,6 +109,12 @@ export class BranchView {
         this.el.append(h("div", { class: "lmnb-join" }, `${plural(item.branches.length, "branch", "branches")} joined · ${item.mode.replaceAll("_", " ")}`));
         return still;
     }
+  }
+
+  private template(block: HTMLElement, text: string): ItemView {
+    const el = h("span", { class: "lmnb-template" }, text);
+    block.append(el);
+    return { ...still, mark: (_, mark) => el.after(mark) };
   }
 
   private append<T extends { el: HTMLElement }>(view: T): T {
@@ -122,8 +141,9 @@ function show(block: HTMLElement): void {
   block.parentElement?.classList.remove("lmnb-blank");
 }
 
-function template(text: string): HTMLElement {
-  return h("span", { class: "lmnb-template" }, text);
+/** What differs from the last run: a word where it begins, and why on request. */
+function markElement(at: number | null, why: string): HTMLElement {
+  return h("details", { class: "lmnb-mark" }, h("summary", { title: why }, at === null ? "≠ not cached" : "≠ changed"), why);
 }
 
 function isFinal(item: Item): boolean {

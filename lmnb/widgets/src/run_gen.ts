@@ -3,64 +3,93 @@
 import { h, setAttributes, setText } from "./dom";
 import { count, plural, seconds, SIGNS } from "./format";
 import { choiceTable } from "./run_choice";
-import type { GenItem } from "./run_model";
+import type { GenItem, TextItem } from "./run_model";
 import { type Colour, TokenSpans } from "./run_tokens";
 
 const FOLD_OVER = 2400; // characters; longer given text shows its beginning and end only
 const FOLD_HEAD = 1200;
 const FOLD_TAIL = 400;
 
+/** What a reader may do with a long text: keep it open, and ask for what the kernel has kept back. */
+export interface Folding {
+  isOpen(): boolean;
+  open(): void;
+  fetch: (() => void) | null;
+}
+
 /** Given text. It can grow, by appending; long text folds, keeping what was opened open. */
 export class TextView {
+  private readonly el = h("span");
   private readonly node = document.createTextNode("");
-  private length = 0;
-  private fold: HTMLElement | null = null;
-  private tail: Text | null = null;
+  private readonly fold = h("button", { type: "button", class: "lmnb-cut" });
+  private text = "";
+  private cut: TextItem["cut"];
+  private marked: { at: number; el: HTMLElement } | null = null;
 
   constructor(
     parent: HTMLElement,
-    private readonly isOpen: () => boolean,
-    private readonly open: () => void,
+    private readonly folding: Folding,
   ) {
-    parent.append(this.node);
+    parent.append(this.el);
+    this.el.append(this.node);
+    this.fold.addEventListener("click", () => {
+      this.folding.open();
+      if (this.cut) this.folding.fetch?.();
+      else this.draw();
+    });
   }
 
-  update(text: string): void {
-    if (text.length === this.length) return;
-    const whole = text.length <= FOLD_OVER || this.isOpen();
-    if (whole && !this.fold) {
-      this.node.appendData(text.slice(this.length));
-    } else if (whole) {
-      this.node.data = text;
-      this.fold?.remove();
-      this.tail?.remove();
-      this.fold = this.tail = null;
+  update({ text, cut }: TextItem): void {
+    if (text.length === this.text.length) return;
+    const grown = text.slice(this.text.length);
+    [this.text, this.cut] = [text, cut];
+    if (this.el.firstChild === this.node && !this.hidden()) this.node.appendData(grown);
+    else this.draw();
+  }
+
+  /** Put `el` at a place in the text; where that is folded, at the fold. */
+  mark(at: number, el: HTMLElement): void {
+    this.marked = { at: this.cut && at > this.cut.at ? Math.max(this.cut.at, at - this.cut.missing) : at, el };
+    this.draw();
+  }
+
+  /** The part of the text that a fold hides, from and to. */
+  private hidden(): [number, number] | null {
+    if (this.cut) return [FOLD_HEAD, this.text.length - FOLD_TAIL];
+    return this.text.length <= FOLD_OVER || this.folding.isOpen() ? null : [FOLD_HEAD, this.text.length - FOLD_TAIL];
+  }
+
+  private draw(): void {
+    const { text } = this;
+    const hidden = this.hidden();
+    const pieces: (Node | string)[] = [];
+    let mark = this.marked;
+    const put = (from: number, to: number) => {
+      if (mark && mark.at <= to) {
+        pieces.push(text.slice(from, mark.at), mark.el);
+        from = Math.max(from, mark.at);
+        mark = null;
+      }
+      pieces.push(text.slice(from, to));
+    };
+    if (hidden) {
+      put(0, hidden[0]);
+      if (mark && mark.at < hidden[1]) {
+        pieces.push(mark.el);
+        mark = null;
+      }
+      setText(this.fold, `… ${count(hidden[1] - hidden[0] + (this.cut?.missing ?? 0))} more characters …`);
+      this.fold.disabled = this.cut !== undefined && !this.folding.fetch;
+      pieces.push(this.fold);
+      put(hidden[1], text.length);
+    } else if (mark) {
+      put(0, text.length);
     } else {
-      this.node.data = text.slice(0, FOLD_HEAD);
-      this.showFold(text);
+      this.node.data = text;
+      pieces.push(this.node);
     }
-    this.length = text.length;
+    this.el.replaceChildren(...pieces);
   }
-
-  private showFold(text: string): void {
-    const label = `… ${count(text.length - FOLD_HEAD - FOLD_TAIL)} more characters …`;
-    if (!this.fold || !this.tail) {
-      const fold = h("button", { type: "button", class: "lmnb-cut" });
-      fold.addEventListener("click", () => {
-        this.open();
-        this.length = -1;
-        this.update(this.full);
-      });
-      this.tail = document.createTextNode("");
-      this.node.after(fold, this.tail);
-      this.fold = fold;
-    }
-    this.full = text;
-    setText(this.fold, label);
-    this.tail.data = text.slice(-FOLD_TAIL);
-  }
-
-  private full = "";
 }
 
 /** A generation: a chip with its variable, its text with a caret while it grows, a note if it was cut short. */
@@ -68,6 +97,7 @@ export class GenView {
   private readonly node = document.createTextNode("");
   private readonly text: HTMLElement;
   private readonly note = h("small", { class: "lmnb-note" });
+  private readonly cost = h("small", { class: "lmnb-cost" }); // shown where an earlier run is there to compare with
   private choice: HTMLElement | null = null;
   private readonly spans: TokenSpans | null = null; // in place of the one text, where tokens are coloured
 
@@ -87,7 +117,7 @@ export class GenView {
       setAttributes(this.text, { tabindex: 0, role: "group", "aria-label": `generated ${item.var ?? "text"}` });
     }
     if (item.var) parent.append(h("small", { class: "lmnb-var" }, item.var));
-    parent.append(this.text, this.note);
+    parent.append(this.text, this.note, this.cost);
   }
 
   update(item: GenItem): void {
@@ -103,14 +133,21 @@ export class GenView {
       this.text.dataset["status"] = item.status;
       this.text.title = item.status === "running" ? "" : describe(item);
       setText(this.note, noteOf(item));
+      if (item.status !== "running") setText(this.cost, `${count(item.reused)} reused · ${count(item.computed)} computed · ${count(item.tokens)} generated`);
     }
     if (item.choice && !this.choice) {
       const table = choiceTable(item.choice);
       table.open = this.opened.has(this.key); // also when the view is drawn anew
       table.addEventListener("toggle", () => (table.open ? this.opened.add(this.key) : this.opened.delete(this.key)));
-      this.note.after(table);
+      this.cost.after(table);
       this.choice = table;
     }
+  }
+
+  /** Put `el` where the text differs from the last run's, or behind it. */
+  mark(at: number | null, el: HTMLElement): void {
+    if (at === null || this.spans) this.note.before(el);
+    else this.node.splitText(Math.min(at, this.node.length)).before(el);
   }
 }
 

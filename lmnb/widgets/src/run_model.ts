@@ -1,6 +1,6 @@
 // Folds a run's events into one picture of it. `run_model.py` is the same reducer; both read the same fixtures.
 
-import type { ChoiceToken, Part, RunEvent, Status, Verdict } from "./protocol";
+import type { ChoiceToken, Mark, Part, RunEvent, Status, Verdict } from "./protocol";
 
 export interface Choice {
   text: string;
@@ -31,10 +31,16 @@ export interface GenItem {
   choice: Choice | null;
 }
 
+export interface TextItem {
+  type: "text";
+  text: string;
+  cut?: { at: number; missing: number } | undefined; // characters that the kernel has kept back
+}
+
 export type Item =
   | { type: "role"; role: string; prefix: string }
   | { type: "role_end"; suffix: string }
-  | { type: "text"; text: string }
+  | TextItem
   | GenItem
   | { type: "fork"; fork: number; branches: number[] }
   | { type: "join"; branches: number[]; mode: string };
@@ -53,6 +59,7 @@ export interface Branch {
   computed: number;
   generated: number;
   items: Item[];
+  marks: Mark[];
   vars: { name: string; value: string }[];
 }
 
@@ -62,6 +69,7 @@ export interface RunState {
   model: string;
   time: number;
   cell: string | null;
+  rerun: boolean; // the same cell or program ran before
   status: Status;
   seconds: number | null;
   error: string | null;
@@ -82,6 +90,7 @@ export function emptyRun(): RunState {
     model: "",
     time: 0,
     cell: null,
+    rerun: false,
     status: "running",
     seconds: null,
     error: null,
@@ -132,6 +141,9 @@ export class RunModel {
         this.open(event.branch, parent, event.index, fork, event.label, event.program, event.row);
         return;
       }
+      case "rerun":
+        state.rerun = true;
+        return;
       case "join":
         this.branch(event.parent).items.push({ type: "join", branches: [...event.branches], mode: event.mode });
         return;
@@ -146,7 +158,7 @@ export class RunModel {
     }
   }
 
-  private applyToBranch(branch: Branch, event: Exclude<RunEvent, { type: "run" | "branch" | "join" | "run_end" }>) {
+  private applyToBranch(branch: Branch, event: Exclude<RunEvent, { type: "run" | "rerun" | "branch" | "join" | "run_end" }>) {
     const items = branch.items;
     switch (event.type) {
       case "role":
@@ -156,9 +168,11 @@ export class RunModel {
         items.push({ type: "role_end", suffix: event.suffix });
         return;
       case "text": {
-        const last = items[items.length - 1];
-        if (last?.type === "text") last.text += event.text;
-        else items.push({ type: "text", text: event.text });
+        let last = items[items.length - 1];
+        if (last?.type !== "text") items.push((last = { type: "text", text: "" }));
+        if (event.cut && !last.cut) last.cut = { at: last.text.length + event.cut.at, missing: event.cut.missing };
+        else if (event.cut && last.cut) last.cut.missing += event.cut.missing;
+        last.text += event.text;
         return;
       }
       case "gen":
@@ -187,6 +201,9 @@ export class RunModel {
         else branch.vars.push({ name: event.name, value: event.value });
         return;
       }
+      case "mark":
+        branch.marks.push({ item: event.item, at: event.at, why: event.why });
+        return;
       case "branch_end":
         branch.error = event.error ?? null;
         endBranch(branch, event.status);
@@ -239,6 +256,7 @@ export class RunModel {
       computed: 0,
       generated: 0,
       items: [],
+      marks: [],
       vars: [],
     };
     this.byId.set(id, branch);

@@ -31,6 +31,7 @@ export function renderRun(
   canCancel: boolean,
 ): () => void {
   const root = h("div", { class: "lmnb lmnb-run" });
+  store.ui.fetch = canCancel ? (branch, item) => connection.post({ type: "whole", branch, item }) : null;
   el.append(root);
   let redraw = () => undefined as void;
 
@@ -62,6 +63,7 @@ export function renderRun(
     redraw = () => {
       const state = store.model.state;
       root.dataset["status"] = state.status;
+      root.classList.toggle("lmnb-rerun", state.rerun);
       head.update(state);
       stick.before();
       if (store.model.root) transcript.update();

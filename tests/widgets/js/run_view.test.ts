@@ -70,6 +70,48 @@ describe("the run view", () => {
     expect(text(el, ".lmnb-note").join("")).toContain("failed");
   });
 
+  it("marks where a prompt differs from the last run's, and what each call cost", async () => {
+    const base = events.slice(0, events.findIndex((event) => event.type === "branch"));
+    const { host, el } = open(folded(base), 1);
+    const item = folded(base).branches[0]?.items.findIndex((found) => found.type === "text") as number;
+    const before = el.querySelector(".lmnb-body")?.textContent;
+    host.receive({ type: "events", seq: 2, events: [{ type: "rerun" }, { type: "mark", branch: 0, item, at: 10, why: "It changed." }] });
+    await frames();
+    expect(el.querySelector(".lmnb-rerun")).not.toBeNull();
+    const mark = el.querySelector<HTMLElement>(".lmnb-mark") as HTMLElement;
+    expect(mark.querySelector("summary")?.title).toBe("It changed.");
+    expect(mark.previousSibling?.textContent).toBe("You are a ");
+    mark.remove();
+    expect(el.querySelector(".lmnb-body")?.textContent).toBe(before);
+    expect(text(open(folded(events), 1).el, ".lmnb-cost")[0]).toBe("40 reused · 8 computed · 6 generated");
+  });
+
+  it("marks long text where it is folded, and keeps the mark when it is opened", async () => {
+    const long = `${"word ".repeat(2000)}END`;
+    const state = folded([...manyBranches(0), { type: "text", branch: 0, text: long }, { type: "mark", branch: 0, item: 0, at: 5000, why: "?" }]);
+    const { el } = open(state, 1);
+    expect(el.querySelector(".lmnb-mark")?.nextSibling).toBe(el.querySelector("button.lmnb-cut"));
+    el.querySelector<HTMLButtonElement>("button.lmnb-cut")?.click();
+    const mark = el.querySelector(".lmnb-mark");
+    expect(mark?.previousSibling?.textContent).toBe(long.slice(0, 5000));
+    expect(mark?.nextSibling?.textContent).toBe(long.slice(5000));
+  });
+
+  it("asks for what the kernel kept back, and without a kernel does not", () => {
+    const cut: RunEvent = { type: "text", branch: 0, text: `${"a".repeat(3000)}END`, cut: { at: 2500, missing: 9_000_000 } };
+    const { el, host } = open(folded([...manyBranches(0), cut]), 1);
+    const button = el.querySelector<HTMLButtonElement>("button.lmnb-cut");
+    expect(button?.textContent).toBe("… 9,001,403 more characters …");
+    button?.click();
+    expect(host.sent.at(-1)).toEqual({ type: "whole", branch: 0, item: 0 });
+    const whole = "a".repeat(5000);
+    host.receive({ type: "snapshot", snapshot: snapshot("run", 2, folded([...manyBranches(0), { type: "text", branch: 0, text: whole }])) });
+    expect(el.querySelector(".lmnb-text")?.textContent).toBe(whole);
+    const alone = document.createElement("div");
+    create().render({ model: new FakeHost({ snapshot: snapshot("run", 1, folded([...manyBranches(0), cut])) }), el: alone });
+    expect(alone.querySelector<HTMLButtonElement>("button.lmnb-cut")?.disabled).toBe(true);
+  });
+
   describe("coloured tokens", () => {
     const start = manyBranches(0);
     const gen: RunEvent = { type: "gen", branch: 0, var: "x", kind: "gen", constraint: "regex", line: 1 };
