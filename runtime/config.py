@@ -19,10 +19,11 @@ class EngineConfig:
     tokens computed in one step. `min_shared_tokens`: a waiting request lets another compute their common prefix
     when that saves at least so many tokens. `max_bypass`: a request that others overtook so often goes first.
     `prefix_cache=False` forgets every prompt at its end (for measurements). `jump_forward`: whether text that a
-    grammar forces is added without sampling, unless a request says otherwise. `compile_seconds`: a constraint that
-    takes longer to compile fails its request. `overlap`: launch a step before the last one's tokens are known
-    (default: on a GPU). `cuda_graphs` and `tree_attention` (a key that several requests share is read once) are
-    there to be switched off for measurements.
+    grammar forces is added at once, unless a request says otherwise; without it the same tokens take a step each.
+    `plain_masks`: leave it to the model how it writes what is forced (for measurements). `compile_seconds`: a
+    constraint that takes longer to compile fails its request. `overlap`: launch a step before the last one's tokens
+    are known (default: on a GPU). `cuda_graphs` and `tree_attention` (a key that several requests share is read
+    once) are there to be switched off for measurements.
     """
 
     pool_tokens: int | None = None
@@ -32,6 +33,7 @@ class EngineConfig:
     max_bypass: int = 64
     prefix_cache: bool = True
     jump_forward: bool = True
+    plain_masks: bool = False
     compile_seconds: float = 10.0
     overlap: bool | None = None
     cuda_graphs: bool = True
@@ -49,6 +51,7 @@ class EngineLimits:
     max_bypass: int
     prefix_cache: bool
     jump_forward: bool = True
+    plain_masks: bool = False
     compile_seconds: float = 10.0
     overlap: bool = False
     cuda_graphs: bool = True
@@ -73,6 +76,7 @@ def resolve(config: EngineConfig, layout: KVLayout, context_tokens: int) -> Engi
         max_bypass=config.max_bypass,
         prefix_cache=config.prefix_cache,
         jump_forward=config.jump_forward,
+        plain_masks=config.plain_masks,
         compile_seconds=config.compile_seconds,
         overlap=on_gpu if config.overlap is None else config.overlap,
         cuda_graphs=config.cuda_graphs,

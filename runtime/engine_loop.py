@@ -78,7 +78,7 @@ class EngineLoop:
         self._cache = RadixCache()
         self.scheduler = Scheduler(limits, self._pool, self._cache)
         self._masks = MaskWorker(model.vocab_size)
-        self._jumps = JumpForward(tokenizer, enabled=limits.jump_forward)
+        self._jumps = JumpForward(tokenizer, enabled=limits.jump_forward, plain=limits.plain_masks)
         sampler = Sampler(min(tokenizer.vocab_size, model.vocab_size))
         self._executor = make_executor(model, self._pool, self.scheduler, sampler, limits)
         self._overlap = limits.overlap

@@ -4,6 +4,7 @@ The tokens are the tokenizer's own for the generated text and the forced text to
 token boundary that the tokenizer would not have made, the last tokens are replaced; tokens that could still merge
 with what follows are left to be sampled. So wherever the tokens sampled without it are the tokenizer's own, jumping
 changes neither them nor the text. (The idea of jumping: arXiv 2312.07104, section 4.)
+Without jumps the same tokens come one step each, so that switching jumps on or off changes no token at all.
 `plan_jump` knows tokens only; `JumpForward` carries a plan out on one of the engine's sequences.
 """
 
@@ -54,9 +55,10 @@ def plan_jump(
     if sizes[-1] <= len(before):
         return None
     kept = _num_kept(retokenizer, old, before, new, sizes)
-    kept_bytes = len(retokenizer.bytes_of(old[:kept]))
-    jump = Jump(len(old) - kept, new[sizes.index(kept_bytes) :])
-    return jump if len(jump.token_ids) - jump.num_replaced <= room else None
+    first = sizes.index(len(retokenizer.bytes_of(old[:kept])))
+    num_replaced = len(old) - kept
+    last = min(len(new), first + num_replaced + room)
+    return Jump(num_replaced, new[first:last]) if sizes[last] >= len(before) else None
 
 
 def _num_kept(retokenizer: Retokenizer, old: list[int], before: bytes, new: list[int], sizes: list[int]) -> int:
@@ -82,17 +84,22 @@ def _whole_characters(data: bytes) -> str | None:
 
 
 class JumpForward:
-    """Jumps for one engine. `prepare` may be called from any thread, the rest from the engine's only."""
+    """Forced text for one engine. `prepare` may be called from any thread, the rest from the engine's only.
 
-    def __init__(self, tokenizer: Tokenizer, *, enabled: bool) -> None:
+    `enabled`: forced tokens are added at once; else each takes a step, whose mask allows no other. `plain`: neither;
+    masks allow all that the grammar does, and the model chooses how to write what is forced.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, enabled: bool, plain: bool = False) -> None:
         self._tokenizer = tokenizer
         self._enabled = enabled
+        self._plain = plain
         self._lock = threading.Lock()
         self._retokenizer: Retokenizer | None = None
         self._blocked = tokenizer.added_ids | tokenizer.special_ids | tokenizer.eos_ids
 
     def prepare(self) -> None:
-        """Build what jumping needs, if that has not been done."""
+        """Build what is needed, if that has not been done."""
         with self._lock:
             if self._retokenizer is None:
                 self._retokenizer = Retokenizer(self._tokenizer)
@@ -103,56 +110,79 @@ class JumpForward:
         May finish the sequence's output. While log-probabilities are asked for, it never does, and replaces
         nothing: each forced token's logits must still come.
         """
+        params = sequence.request.sampling
+        scores = params.return_logprob or params.top_logprobs_num > 0
+        sequence.next_token = None
         plan = self._plan(sequence)
-        if plan is None:
+        if plan is None or (plan.num_replaced and scores):
             return None
-        matcher, output, params = sequence.matcher, sequence.output, sequence.request.sampling
+        jumps = self._enabled if params.jump_forward is None else params.jump_forward
+        if not jumps or (scores and (params.stop or params.stop_regex)):
+            return self._step(sequence, scheduler, plan)
+        new = self._without_end(sequence, plan.token_ids) if scores else plan.token_ids
+        event = self._apply(sequence, scheduler, plan.num_replaced, new) if new else None
+        if len(new) < len(plan.token_ids):
+            sequence.next_token = plan.token_ids[-1]
+        if event is None or not scores:
+            return event
+        sequence.unscored, sequence.held = sequence.num_tokens - len(new), event
+        return None
+
+    def _step(self, sequence: EngineSequence, scheduler: Scheduler, plan: Jump) -> TokenEvent | None:
+        """Repair the last tokens if that is due, and let the next step choose the forced token that follows."""
+        if not plan.num_replaced:
+            sequence.next_token = plan.token_ids[0]
+            return None
+        assert self._retokenizer is not None
+        output = sequence.output
+        missing = len(self._retokenizer.bytes_of(output.token_ids[len(output.token_ids) - plan.num_replaced :]))
+        sizes = ends(len(self._retokenizer.bytes_of([token])) for token in plan.token_ids)
+        count = next(i for i, size in enumerate(sizes) if size >= missing)
+        event = self._apply(sequence, scheduler, plan.num_replaced, plan.token_ids[:count])
+        if not output.finished and count < len(plan.token_ids):
+            sequence.next_token = plan.token_ids[count]
+        return event
+
+    def _apply(self, sequence: EngineSequence, scheduler: Scheduler, replaced: int, new: list[int]) -> TokenEvent:
+        """Put `new` in place of the last `replaced` tokens, everywhere."""
+        matcher, output = sequence.matcher, sequence.output
         assert matcher is not None
         assert self._retokenizer is not None
-        replaced, new = plan.num_replaced, plan.token_ids
         matcher.rollback(replaced)
         for token_id in new:
             if not matcher.accept(token_id):
                 raise GrammarError("the grammar refused text that it had forced itself")
-        scores = params.return_logprob or params.top_logprobs_num > 0
-        if scores and (matcher.is_done() or len(new) == params.max_new_tokens - len(output.token_ids)):
-            matcher.rollback(1)
-            new = new[:-1]
-            if not new:
-                return None
-        position = sequence.num_tokens - replaced
-        scheduler.rewind(sequence, position)
-        gone = output.token_ids[len(output.token_ids) - replaced :]
-        text = output.replace(replaced, new, [self._retokenizer.bytes_of([token_id]) for token_id in new])
-        new = output.token_ids[len(output.token_ids) - self._num_taken(sequence, replaced) :]
-        for token_id in reversed(gone):
+        scheduler.rewind(sequence, sequence.num_tokens - replaced)
+        kept = len(output.token_ids) - replaced
+        for token_id in reversed(output.token_ids[kept:]):
             sequence.draw.pop(token_id)
-        for token_id in new:
+        text = output.replace(replaced, new, [self._retokenizer.bytes_of([token_id]) for token_id in new])
+        taken = output.token_ids[kept:]  # fewer than `new` if a stop was met
+        for token_id in taken:
             sequence.draw.push(token_id)
-        sequence.replace(replaced, new)
+        sequence.replace(replaced, taken)
         if matcher.is_done():
             text += output.finish("stop")
-        event = TokenEvent(sequence.id, tuple(new), text, (), "forced", replaced)
-        if not scores:
-            return event
-        sequence.unscored, sequence.held = position, event
-        return None
+        return TokenEvent(sequence.id, tuple(taken), text, (), "forced", replaced)
 
-    def _num_taken(self, sequence: EngineSequence, replaced: int) -> int:
-        return len(sequence.output.token_ids) - (sequence.num_generated - replaced)
+    def _without_end(self, sequence: EngineSequence, new: list[int]) -> list[int]:
+        """`new` less its last token, if that would finish the output."""
+        matcher = sequence.matcher
+        assert matcher is not None
+        if len(new) == sequence.request.sampling.max_new_tokens - len(sequence.output.token_ids):
+            return new[:-1]
+        copy = matcher.fork()
+        for token_id in new:
+            copy.accept(token_id)
+        return new[:-1] if copy.is_done() else new
 
     def _plan(self, sequence: EngineSequence) -> Jump | None:
         params = sequence.request.sampling
-        wanted = self._enabled if params.jump_forward is None else params.jump_forward
-        if sequence.matcher is None or not wanted or self._retokenizer is None:
-            return None
-        scores = params.return_logprob or params.top_logprobs_num > 0
-        if scores and (params.stop or params.stop_regex):
+        if sequence.matcher is None or self._plain or self._retokenizer is None:
             return None
         room = params.max_new_tokens - len(sequence.output.token_ids)
         forced = sequence.matcher.forced() if room > 0 else b""
         if not forced:
             return None
         blocked = self._blocked | frozenset(params.suppress_token_ids)
-        plan = plan_jump(self._retokenizer, sequence.output.token_ids, forced, blocked, room)
-        return None if plan is not None and plan.num_replaced and scores else plan
+        return plan_jump(self._retokenizer, sequence.output.token_ids, forced, blocked, room)

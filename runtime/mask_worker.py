@@ -67,11 +67,20 @@ class MaskWorker:
                 try:
                     assert sequence.matcher is not None
                     assert sequence.draw.bitmask is not None
-                    # An empty mask is the sampler's error for this row.
-                    sequence.matcher.fill(sequence.draw.bitmask)
+                    if sequence.next_token is not None:
+                        set_only(sequence.draw.bitmask, sequence.next_token)
+                    else:  # an empty mask is the sampler's error for this row
+                        sequence.matcher.fill(sequence.draw.bitmask)
                 except Exception as caught:
                     error = caught
                 spent = time.thread_time() - began
                 sequence.grammar_seconds += spent
                 self.seconds += spent
             self._results.put(error)
+
+
+def set_only(bitmask: np.ndarray, token_id: int) -> None:
+    """Allow one token."""
+    words = bitmask.view(np.uint32)
+    words.fill(0)
+    words[token_id // 32] = np.uint32(1) << np.uint32(token_id % 32)

@@ -44,7 +44,8 @@ class SamplingParams:
     `stop` strings, and the first match of a `stop_regex`, are cut from the text, as is the stop token; `ignore_eos`
     ignores the model's end tokens and `stop_token_ids`, never stop strings. `min_new_tokens` bans end tokens until
     then. `suppress_token_ids` are never sampled (end tokens are exempt).
-    `jump_forward`: whether text that the constraint forces is added without sampling; None leaves it to the engine.
+    `jump_forward`: whether text that the constraint forces is added at once, or takes a step for each of its tokens
+    (which are the same); None leaves it to the engine.
     """
 
     max_new_tokens: int = 128

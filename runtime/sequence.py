@@ -37,6 +37,7 @@ class Sequence:
         self.origins = bytearray()  # of each generated token: whether it was forced
         self.num_sampled = 0  # tokens that took a step each, replaced ones included
         self.grammar_seconds = 0.0  # processor time that its grammar has taken
+        self.next_token: int | None = None  # the one token that the next step may choose
         self.unscored: int | None = None  # the first forced token whose log-probability is still to come
         self.held: TokenEvent | None = None  # tells of forced tokens, once their log-probabilities are there
         self.num_prompt = len(request.input_ids)

@@ -128,15 +128,25 @@ def is_canonical(retokenizer: Retokenizer, completion: Completion) -> bool:
 def both_ways(
     tokenizer: Tokenizer, constraints: list[Constraint], samplings: list[dict[str, Any]], **config: Any
 ) -> list[tuple[Completion, Completion]]:
-    """Each constraint without jumps and with them."""
+    """Each constraint with plain masks and with jumps; and with forced tokens a step each, which changes nothing."""
     results = []
-    for jumps in (False, True):
-        with engine_of(tokenizer, jump_forward=jumps, **config) as engine:
+    for mode in ({"plain_masks": True}, {}, {"jump_forward": False}):
+        with engine_of(tokenizer, **mode, **config) as engine:
             pairs = zip(constraints, samplings, strict=True)
             requests = [request_of(tokenizer, f"Q{i}: ", one, **more) for i, (one, more) in enumerate(pairs)]
             handles = [engine.submit(request) for request in requests]
             results.append([handle.result(timeout=120) for handle in handles])
-    return list(zip(*results, strict=True))
+    plain, jumped, stepped = results
+    for one, other in zip(jumped, stepped, strict=True):
+        assert (one.token_ids, one.text) == (other.token_ids, other.text)
+        assert (one.finish_reason, one.matched, one.num_kept_tokens) == (
+            other.finish_reason,
+            other.matched,
+            other.num_kept_tokens,
+        )
+        assert one.logprobs == other.logprobs
+        assert one.num_steps <= other.num_steps
+    return list(zip(plain, jumped, strict=True))
 
 
 def check_pairs(
@@ -180,11 +190,11 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_greedy_output_is_the_same(kind: str) -> None:
     tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
     rng = random.Random(kind)
-    constraints = [random_constraint(rng) for _ in range(80)]
-    pairs = both_ways(tokenizer, constraints, [{}] * 80)
+    constraints = [random_constraint(rng) for _ in range(50)]
+    pairs = both_ways(tokenizer, constraints, [{}] * 50)
     num_canonical, num_forced = check_pairs(tokenizer, constraints, pairs)
-    assert num_canonical == 80 if kind == "bytes" else num_canonical > 15
-    assert num_forced > 250
+    assert num_canonical == 50 if kind == "bytes" else num_canonical > 10
+    assert num_forced > 150
     assert sum(on.num_steps for _, on in pairs) < 0.75 * sum(off.num_steps for off, _ in pairs)
 
 
@@ -194,13 +204,13 @@ def test_whatever_else_is_asked_for(kind: str, variant: str) -> None:
     tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
     sampling, config = VARIANTS[variant]
     rng = random.Random(kind + variant)
-    constraints = [random_constraint(rng) for _ in range(40)]
-    constraints[:8] = [Constraint("regex", "[a-z]{40}(yes, of course|yet another)[a-f]{20}")] * 8  # long ones
-    samplings = [{"seed": seed, **sampling} for seed in range(40)]
+    constraints = [random_constraint(rng) for _ in range(24)]
+    constraints[:6] = [Constraint("regex", "[a-z]{40}(yes, of course|yet another)[a-f]{20}")] * 6  # long ones
+    samplings = [{"seed": seed, **sampling} for seed in range(24)]
     pairs = both_ways(tokenizer, constraints, samplings, **config)
     num_canonical, num_forced = check_pairs(tokenizer, constraints, pairs)
-    assert num_canonical == 40 if kind == "bytes" else num_canonical > 5
-    assert num_forced > 50
+    assert num_canonical == 24 if kind == "bytes" else num_canonical > 5
+    assert num_forced > 30
     if variant == "preempted":
         assert any(on.num_preemptions for _, on in pairs)
 
