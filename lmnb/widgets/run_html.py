@@ -16,6 +16,9 @@ from lmnb.widgets.run_model import Branch, RunModel
 STATIC = Path(__file__).parent / "static"
 LIVE_CHARACTERS = 40_000  # of transcript in an update while the run goes on
 FINAL_CHARACTERS = 800_000
+MANY = 12  # branches of a fork; more of them are lines that open
+MOST_LINES = 512
+PREVIEW = 160  # characters
 SIGNS = {"running": "◌", "done": "✓", "failed": "✕", "cancelled": "■"}
 WORDS = {"running": "running", "done": "done", "failed": "failed", "cancelled": "stopped"}
 
@@ -175,22 +178,38 @@ class _Writer:
             chip + text + (sign if note else "") + cost + (choice_html.html(item["choice"]) if item["choice"] else "")
         )
 
-    def _fork(self, item: dict[str, Any], most: int = 64) -> str:
-        lanes = []
-        for id in item["branches"][:most]:
-            branch = self.model.branches[id]
-            lanes.append(
-                f'<div class="lmnb-lane" data-status="{branch["status"]}"><div class="lmnb-lane-head">'
-                f'<span class="lmnb-sign">{SIGNS[branch["status"]]}</span> '
-                f"<b>{markup(run_text.lane_name(branch))}</b> <span>{branch['generated']:,} tok</span></div>"
-                f'<div class="lmnb-lane-body">{self.branch(branch)}</div></div>'
-            )
-        more = len(item["branches"]) - most
-        rest = f'<div class="lmnb-more">{more} more branches not shown here</div>' if more > 0 else ""
+    def _fork(self, item: dict[str, Any]) -> str:
         count = len(item["branches"])
+        lane, most = (self._line, MOST_LINES) if count > MANY else (self._lane, MANY)
+        lanes = "".join(lane(self.model.branches[id]) for id in item["branches"][:most])
+        rest = f'<div class="lmnb-more">{count - most:,} more branches not shown here</div>' if count > most else ""
         return (
-            f'<div class="lmnb-fork"><div class="lmnb-fork-head">{_branches(count)}'
-            f'</div><div class="lmnb-lanes">{"".join(lanes)}</div>{rest}</div>'
+            f'<div class="lmnb-fork"><div class="lmnb-fork-head">{_branches(count)}</div>'
+            f'<div class="lmnb-lanes{" lmnb-lines" if count > MANY else ""}">{lanes}</div>{rest}</div>'
+        )
+
+    def _lane(self, branch: Branch) -> str:
+        return (
+            f'<div class="lmnb-lane" data-status="{branch["status"]}"><div class="lmnb-lane-head">'
+            f"{self._lane_head(branch)}</div>"
+            f'<div class="lmnb-lane-body">{self.branch(branch)}</div></div>'
+        )
+
+    def _line(self, branch: Branch) -> str:
+        """A lane that opens: of many, only the end of the last generated text is on show."""
+        said = [item["text"] for item in branch["items"] if item["type"] == "gen"]
+        preview = " ".join((branch["error"] or (said[-1] if said else ""))[-PREVIEW:].split())
+        return (
+            f'<details class="lmnb-lane" data-status="{branch["status"]}"><summary class="lmnb-lane-head">'
+            f"{self._lane_head(branch, preview)}</summary>"
+            f'<div class="lmnb-lane-body">{self.branch(branch)}</div></details>'
+        )
+
+    def _lane_head(self, branch: Branch, preview: str = "") -> str:
+        shown = f'<span class="lmnb-preview">{markup(preview)}</span> ' if preview else ""
+        return (
+            f'<span class="lmnb-sign">{SIGNS[branch["status"]]}</span> <b>{markup(run_text.lane_name(branch))}</b> '
+            f"{shown}<span>{branch['generated']:,} tok</span>"
         )
 
     def _join(self, item: dict[str, Any]) -> str:

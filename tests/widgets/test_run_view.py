@@ -256,17 +256,20 @@ def test_a_long_transcript_is_cut_to_a_bounded_size_and_says_so() -> None:
     assert "2,200,000 characters not shown" in html
 
 
-def test_html_shows_many_branches_up_to_a_limit() -> None:
+@pytest.mark.parametrize(("count", "shown"), [(3, 3), (256, 256), (600, 512)])
+def test_html_shows_many_branches_as_lines_up_to_a_limit(count: int, shown: int) -> None:
     model = RunModel()
     events = [
         ev.RunStarted("r", "p", "m", 0.0),
-        *(ev.BranchOpened(i, 0, i - 1, 0, f"0.{i - 1}") for i in range(1, 257)),
+        *(ev.BranchOpened(i, 0, i - 1, 0, f"0.{i - 1}") for i in range(1, count + 1)),
     ]
-    events += [event for branch in range(1, 257) for event in gen(branch, "x", "word")]
+    events += [event for branch in range(1, count + 1) for event in gen(branch, "x", "a word")]
     model.apply_all(map(ev.to_json, events))
     html = run_html.render(model)
-    assert html.count("lmnb-lane-head") - run_html.style().count("lmnb-lane-head") == 64
-    assert "192 more branches" in html
+    assert html.count('<summary class="lmnb-lane-head">') == (shown if count > 12 else 0)
+    assert html.count("lmnb-lane-body") - run_html.style().count("lmnb-lane-body") == shown
+    assert ("more branches not shown here" in html) == (count > shown)
+    assert html.count('<span class="lmnb-preview">a word</span>') == (shown if count > 12 else 0)
 
 
 def test_durations_have_units() -> None:

@@ -209,16 +209,48 @@ describe("the run view", () => {
     expect(alone.querySelector<HTMLButtonElement>(".lmnb-cancel")?.hidden).toBe(true);
   });
 
-  it("folds 256 branches and shows more on request, in every view", () => {
+  it("shows 256 branches as lines, more of them on request, in every view", () => {
     const { el, widget, host } = open(folded(manyBranches(256)), 1);
-    expect(el.querySelectorAll(".lmnb-lane")).toHaveLength(12);
+    expect(el.querySelectorAll(".lmnb-lines > .lmnb-lane")).toHaveLength(64);
+    expect(el.querySelector<HTMLElement>(".lmnb-lane-body")?.hidden).toBe(true);
     const more = el.querySelector<HTMLButtonElement>("button.lmnb-more");
-    expect(more?.textContent).toBe("Show 48 more of 244");
+    expect(more?.textContent).toBe("Show 192 more of 192");
     more?.click();
-    expect(el.querySelectorAll(".lmnb-lane")).toHaveLength(60);
+    expect(el.querySelectorAll(".lmnb-lane")).toHaveLength(256);
     const second = document.createElement("div");
     widget.render({ model: host, el: second });
-    expect(second.querySelectorAll(".lmnb-lane")).toHaveLength(60);
+    expect(second.querySelectorAll(".lmnb-lane")).toHaveLength(256);
+  });
+
+  it("searches and sorts branches, opens one, and leaves the others where they are", async () => {
+    const said = Array.from({ length: 20 }, (_, index): RunEvent[] => [
+      { type: "gen", branch: index + 1, var: "x", kind: "gen", constraint: null, line: 1 },
+      { type: "tokens", branch: index + 1, text: index === 7 ? "the Needle" : `hay ${index}`, num_tokens: 20 - index },
+    ]).flat();
+    const { el, host } = open(folded([...manyBranches(20), ...said]), 1);
+    const names = () => text(el, ".lmnb-lane-name");
+    expect(text(el, ".lmnb-preview")[7]).toBe("the Needle");
+    const sort = el.querySelector<HTMLSelectElement>("select[aria-label='Order of branches']") as HTMLSelectElement;
+    sort.value = "shortest";
+    sort.dispatchEvent(new Event("change"));
+    expect(names()[0]).toBe("branch 0.19");
+    host.receive({ type: "events", seq: 2, events: [{ type: "tokens", branch: 20, text: " more", num_tokens: 99 }] });
+    await frames();
+    expect(names()[0]).toBe("branch 0.19"); // nothing jumps while text streams
+    expect(text(el, ".lmnb-preview")[0]).toBe("hay 19 more");
+    host.receive({ type: "events", seq: 3, events: [{ type: "run_end", status: "done", seconds: 1, error: null }] });
+    await frames();
+    expect(names()[0]).toBe("branch 0.18");
+
+    const search = el.querySelector<HTMLInputElement>("input[type=search]") as HTMLInputElement;
+    search.value = "needle";
+    search.dispatchEvent(new Event("input"));
+    expect(names()).toEqual(["branch 0.7"]);
+    expect(el.querySelector(".lmnb-fork-head")?.textContent).toContain("20 branches · 1 found");
+    const name = el.querySelector<HTMLButtonElement>(".lmnb-lane-name");
+    name?.click();
+    expect(name?.getAttribute("aria-expanded")).toBe("true");
+    expect(text(el, ".lmnb-lane .lmnb-gen")).toEqual(["the Needle"]);
   });
 
   it("folds long given text and opens it on request", () => {
