@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lmnb import mlflow, telemetry
     from lmnb.backends.local import Runtime
     from lmnb.backends.remote.anthropic_backend import Anthropic
     from lmnb.backends.remote.endpoint import RuntimeEndpoint
@@ -145,6 +146,7 @@ __all__ = [
     "greedy_token_selection",
     "image",
     "load_ipython_extension",
+    "mlflow",
     "on_run",
     "partial_results",
     "register_chat_template",
@@ -157,6 +159,7 @@ __all__ = [
     "system",
     "system_begin",
     "system_end",
+    "telemetry",
     "token_length_normalized",
     "unconditional_likelihood_normalized",
     "unload_ipython_extension",
@@ -183,6 +186,7 @@ _ELSEWHERE = {
     "get_chat_template": "lmnb.backends.templates",
     "register_chat_template": "lmnb.backends.templates",
 }
+_MODULES = ("mlflow", "telemetry")
 
 
 def load_ipython_extension(ipython: Any) -> None:
@@ -202,6 +206,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         value: Any = version("lmnb")
+    elif name in _MODULES:
+        value = import_module(f"lmnb.{name}")
     else:
         home = _ELSEWHERE.get(name) or ("lmnb.errors" if name.endswith("Error") else "lmnb.language")
         value = getattr(import_module(home), name)

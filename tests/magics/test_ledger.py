@@ -21,7 +21,7 @@ def test_each_cell_and_program_has_its_line(notebook, backend):
     notebook.run(CELL)
     notebook.run(CELL)
     notebook.run("%%lmprog twice(n)\ns += user('x' * n) + assistant(gen('city'))")
-    notebook.run("for n in (1, 2): twice(n).sync()")
+    notebook.run("for n in (1, 2): twice(n).run.wait(5)")
     ends = [event for event in notebook.ns["s"].run.events if isinstance(event, ev.GenFinished)]
     table = rows(notebook.show("%lmnb ledger"))
     header, _, first, second, third, total, *saved = table
