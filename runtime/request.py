@@ -119,11 +119,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-probability (natural log, of the model's raw distribution) of one token, with the likeliest others."""
+    """Log-probability (natural log, of the model's raw distribution) of one token, with the likeliest others.
+
+    `masked`: the same among the tokens that a constraint allowed there; 0 for a token that it forced.
+    """
 
     token_id: int
     logprob: float | None  # None for a prompt's very first token, which nothing predicts
     top: tuple[tuple[int, float], ...] = ()
+    masked: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -351,4 +351,22 @@ def _row_logprobs(logits: Tensor, rows: Sequence[SamplerRow], token_ids: Sequenc
         found = token_logprobs(raw, [token_ids[i] for i in asking], max(rows[i].num_logprobs for i in asking))
         for i, entry in zip(asking, found, strict=True):
             out[i] = TokenLogprob(entry.token_id, entry.logprob, entry.top[: rows[i].num_logprobs])
+        _add_masked(logits, rows, out)
     return out
+
+
+def _add_masked(logits: Tensor, rows: Sequence[SamplerRow], entries: list[TokenLogprob | None]) -> None:
+    """What the chosen tokens' log-probabilities are among the tokens that the rows' masks allow."""
+    masked = [i for i, row in enumerate(rows) if row.bitmask is not None and entries[i] is not None]
+    for block in _blocks(masked, logits.device):
+        raw = logits[torch.tensor(block, device=logits.device)].float()
+        masks = np.stack([mask for i in block if (mask := rows[i].bitmask) is not None])
+        allowed = unpack_bitmask(masks, raw.shape[1], raw.device)
+        share = (raw.masked_fill(~allowed, -torch.inf).logsumexp(dim=-1) - raw.logsumexp(dim=-1)).tolist()
+        alone = (allowed.sum(dim=-1) == 1).tolist()
+        for i, log_share, is_alone in zip(block, share, alone, strict=True):
+            entry = entries[i]
+            assert entry is not None
+            if entry.logprob is not None:
+                after = 0.0 if is_alone else min(0.0, entry.logprob - log_share)
+                entries[i] = replace(entry, masked=after)

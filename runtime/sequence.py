@@ -137,7 +137,7 @@ class Sequence:
     def score_forced(self, entry: TokenLogprob) -> None:
         """The log-probability of the next forced token. With the last one, all of them are told."""
         assert self.unscored is not None
-        self.logprobs.append(entry)
+        self.logprobs.append(replace(entry, masked=0.0))
         self.unscored += 1
         if self.unscored == self.num_tokens:
             self.release_held()

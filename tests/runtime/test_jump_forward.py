@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -227,9 +228,16 @@ def test_log_probabilities_of_forced_tokens(kind: str, config: dict[str, Any]) -
     for off, on in pairs:
         assert [entry.token_id for entry in on.logprobs] == list(on.token_ids)
         assert all(entry.logprob is not None and len(entry.top) == 2 for entry in on.logprobs)
+        for entry in on.logprobs:
+            # The end may be chosen where the mask allows it only; what is allowed is never less likely for it.
+            assert entry.masked is not None
+            assert entry.logprob is not None
+            assert entry.logprob - 1e-4 <= entry.masked <= 0
         if on.token_ids == off.token_ids:
             num_same += on.num_forced_tokens
-            assert on.logprobs == off.logprobs
+            assert [replace(entry, masked=None) for entry in on.logprobs] == [
+                replace(entry, masked=None) for entry in off.logprobs
+            ]
     assert num_same > 50
 
 

@@ -321,3 +321,21 @@ def test_a_tiny_temperature_is_no_overflow(temperature: float) -> None:
 
 def test_an_empty_batch_is_fine() -> None:
     assert Sampler().sample(torch.empty(0, 5), []).token_ids == []
+
+
+def test_log_probabilities_after_a_mask() -> None:
+    """Among the allowed tokens, beside the raw ones."""
+    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]])
+    rows = [SamplerRow(SamplingParams(temperature=0.0, return_logprob=True), seed=0) for _ in range(3)]
+    rows[0].bitmask = np.array([0b0011], dtype=np.int32)
+    rows[1].bitmask = np.array([0b0100], dtype=np.int32)
+    first, alone, free = Sampler().sample(logits, rows).logprobs
+    assert first is not None
+    assert alone is not None
+    assert free is not None
+    raw = logits[0].log_softmax(dim=-1)
+    assert first.token_id == 1
+    assert first.logprob == pytest.approx(float(raw[1]))
+    assert first.masked == pytest.approx(float(torch.tensor([0.0, 1.0]).log_softmax(dim=-1)[1]))
+    assert (alone.token_id, alone.masked) == (2, 0.0)
+    assert (free.token_id, free.masked) == (3, None)
