@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from lmnb.language.events import GenFinished, GenStarted, RunEvent, TokensGenerated
+from lmnb.language.events import ChoiceMade, GenFinished, GenStarted, RunEvent, TokensGenerated
 
 HIDDEN = "***"
 _SECRET_NAME = re.compile(r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PAT|CREDENTIALS?)(_|$)", re.IGNORECASE)
@@ -66,7 +66,13 @@ class Redactor:
         changed = {
             field.name: new for field in fields(event) if (new := self.value(old := getattr(event, field.name))) != old
         }
-        return replace(event, **changed) if changed else event
+        if not changed:
+            return event
+        if isinstance(event, TokensGenerated) and "text" in changed:
+            changed["parts"] = []  # they spell the text out, token by token
+        elif isinstance(event, ChoiceMade) and "choices" in changed:
+            changed["tokens"] = []
+        return replace(event, **changed)
 
     def _join(self, events: list[RunEvent], places: Sequence[int]) -> None:
         """Put a generation's text into its first piece where the whole of it holds a secret that no piece holds."""
@@ -75,4 +81,4 @@ class Redactor:
         if (clean := self.text(whole)) == whole:
             return
         for index, (place, piece) in enumerate(pieces):
-            events[place] = replace(piece, text="" if index else clean)
+            events[place] = replace(piece, text="" if index else clean, parts=[])

@@ -155,3 +155,17 @@ def test_no_key_of_the_environment_is_saved(monkeypatch):
     assert sum(e.num_tokens for e in again.events if isinstance(e, ev.TokensGenerated)) == sum(
         e.num_tokens for e in state.run.events if isinstance(e, ev.TokensGenerated)
     )
+
+
+def test_a_key_is_not_spelled_out_token_by_token_either(monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "sk-0123456789")
+    start = [SAMPLES[ev.RunStarted], ev.GenStarted(0, "x", "gen")]
+    whole = ev.TokensGenerated(0, "a sk-0123456789", 3, [["a "], ["sk-01234"], ["56789"]])
+    split = [ev.TokensGenerated(0, "sk-01234", 1, [["sk-01234"]]), ev.TokensGenerated(0, "56789", 1, [["56789"]])]
+    choice = ev.ChoiceMade(
+        0, "sk-0123456789", ["sk-0123456789", "no"], [1.0, 0.0], "m", [[["sk-01234", 1], ["56789", 1]]]
+    )
+    for events in ([whole], split, [choice]):
+        text = SavedRun.of([*start, *events]).to_json()
+        assert "01234" not in text
+        assert "56789" not in text
