@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from lmnb.widgets import run_html, run_text
 from lmnb.widgets.feed import HTML_INTERVAL, WIDGET_INTERVAL
 from lmnb.widgets.output import MimeBundle, Output, bundle
+from lmnb.widgets.shorten import fitted
 from lmnb.widgets.rerun import Comparison
 from lmnb.widgets.run_model import RunModel, merge_tokens
 from lmnb.widgets.slim import slim_events, slim_model
@@ -86,8 +87,9 @@ class RunRecord:
             return function(self._model)
 
     def bundle(self, widget: Any | None = None) -> MimeBundle:
-        """The run as it is now, for a display."""
-        return bundle(self.read(run_html.render), self.read(run_text.saved), widget)
+        """The run as it is now, for a display, of a size that a notebook's file can hold."""
+        html = self.read(lambda model: fitted(model, run_html.render))
+        return bundle(html, self.read(lambda model: fitted(model, run_text.saved)), widget)
 
 
 class WidgetSink:

@@ -113,4 +113,5 @@ def pool_state(status: EngineStatus) -> dict[str, int]:
         "cached_tokens": status.cached_tokens,
         "running": status.running,
         "waiting": status.waiting,
+        "token_bytes": status.pool_bytes // max(1, status.pool_tokens),
     }

@@ -21,6 +21,7 @@ def test_a_real_model_and_its_tree(open_notebook):
             "%%lmprog -t 0 --max-tokens 6\ns += system('You answer in one word.') + user('A colour?')\n"
             "s += assistant(gen('answer'))\nprint(s.get_meta_info('answer')['cached_tokens'])",
             "%lmnb status",
+            "%lmnb unload",
         ],
     )
     page.run(0, timeout=90)
@@ -59,7 +60,21 @@ def test_a_real_model_and_its_tree(open_notebook):
     tree.get_by_role("button", name="Step forward").click()
     assert tree.locator(".lmnb-caption").inner_text().startswith("2 /")
     page.screenshot("tree-second-event")
+    tree.get_by_role("button", name="Compare").click()
     tree.get_by_role("button", name="Live").click()
     assert tree.locator(".lmnb-caption").inner_text().startswith(f"{last} /")
+    assert "since event 2:" in tree.locator(".lmnb-head").inner_text()
+    tree.get_by_label("Colour of nodes").select_option("by owner")
+    search = tree.get_by_role("searchbox")
+    search.fill("a colour?")
+    search.press("Enter")
+    assert "colour?" in details.locator(".lmnb-node-text").inner_text()
+    assert "cell 4" in details.inner_text()
+    assert "kB" in details.inner_text()
+    page.screenshot("tree-compared")
     page.run(4)
     assert "smollm2 (default): SmolLM2-135M-Instruct" in page.stream(4)
+
+    page.run(5)
+    tree.get_by_text("the model was unloaded").wait_for(timeout=5000)
+    assert slider.get_attribute("max") == str(last)  # its past can still be seen

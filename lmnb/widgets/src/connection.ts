@@ -15,78 +15,78 @@ const RESYNC_AFTER = 1000; // milliseconds without an answer before asking again
 
 export class Connection<S, E> {
   seq = 0;
-  private listeners = new Set<(change: Change) => void>();
-  private waiting = false; // for a snapshot
-  private timer: ReturnType<typeof setTimeout> | undefined;
-  private readonly onMessage = (message: KernelMessage<E>) => this.receive(message);
-  private readonly onSnapshot = () => this.load(String(this.model.get("snapshot") ?? ""), false);
+  private _listeners = new Set<(change: Change) => void>();
+  private _waiting = false; // for a snapshot
+  private _timer: ReturnType<typeof setTimeout> | undefined;
+  private readonly _onMessage = (message: KernelMessage<E>) => this._receive(message);
+  private readonly _onSnapshot = () => this._load(String(this._model.get("snapshot") ?? ""), false);
 
   constructor(
-    private readonly model: HostModel,
-    private readonly reducer: Reducer<S, E>,
+    private readonly _model: HostModel,
+    private readonly _reducer: Reducer<S, E>,
   ) {
-    model.on("msg:custom", this.onMessage);
-    model.on("change:snapshot", this.onSnapshot);
-    this.load(String(model.get("snapshot") ?? ""), true);
+    _model.on("msg:custom", this._onMessage);
+    _model.on("change:snapshot", this._onSnapshot);
+    this._load(String(_model.get("snapshot") ?? ""), true);
   }
 
   subscribe(listener: (change: Change) => void): () => void {
-    this.listeners.add(listener);
-    this.post({ type: "views", count: this.listeners.size });
+    this._listeners.add(listener);
+    this.post({ type: "views", count: this._listeners.size });
     return () => {
-      if (this.listeners.delete(listener)) this.post({ type: "views", count: this.listeners.size });
+      if (this._listeners.delete(listener)) this.post({ type: "views", count: this._listeners.size });
     };
   }
 
   post(message: ViewMessage): void {
-    this.model.send(message);
+    this._model.send(message);
   }
 
   close(): void {
-    this.model.off("msg:custom", this.onMessage);
-    this.model.off("change:snapshot", this.onSnapshot);
-    clearTimeout(this.timer);
-    this.listeners.clear();
+    this._model.off("msg:custom", this._onMessage);
+    this._model.off("change:snapshot", this._onSnapshot);
+    clearTimeout(this._timer);
+    this._listeners.clear();
   }
 
-  private receive(message: KernelMessage<E>): void {
+  private _receive(message: KernelMessage<E>): void {
     if (message.type === "snapshot") {
-      this.load(message.snapshot, true);
+      this._load(message.snapshot, true);
     } else if (message.type === "events" && message.seq > this.seq) {
-      if (message.seq !== this.seq + 1) return this.resync();
+      if (message.seq !== this.seq + 1) return this._resync();
       try {
-        this.reducer.apply(message.events, message.pool);
+        this._reducer.apply(message.events, message.pool);
       } catch (error) {
         console.warn("lmnb: asking for a snapshot after", error);
-        return this.resync();
+        return this._resync();
       }
       this.seq = message.seq;
-      this.emit("events");
+      this._emit("events");
     }
   }
 
   /** Take a snapshot. One that was asked for always counts; saved state counts only if it is newer. */
-  private load(text: string, always: boolean): void {
+  private _load(text: string, always: boolean): void {
     if (!text) return;
     const snapshot = JSON.parse(text) as Snapshot<S>;
     if (!always && snapshot.seq <= this.seq) return;
-    this.waiting = false;
-    clearTimeout(this.timer);
+    this._waiting = false;
+    clearTimeout(this._timer);
     this.seq = snapshot.seq;
-    this.reducer.reset(snapshot.model, snapshot.pool);
-    this.emit("reset");
+    this._reducer.reset(snapshot.model, snapshot.pool);
+    this._emit("reset");
   }
 
-  private resync(): void {
-    if (this.waiting) return;
-    this.waiting = true;
+  private _resync(): void {
+    if (this._waiting) return;
+    this._waiting = true;
     this.post({ type: "resync" });
-    this.timer = setTimeout(() => {
-      this.waiting = false;
+    this._timer = setTimeout(() => {
+      this._waiting = false;
     }, RESYNC_AFTER);
   }
 
-  private emit(change: Change): void {
-    for (const listener of [...this.listeners]) listener(change);
+  private _emit(change: Change): void {
+    for (const listener of [...this._listeners]) listener(change);
   }
 }

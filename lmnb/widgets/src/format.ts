@@ -39,6 +39,12 @@ export function ago(value: number): string {
 
 const MARKER = /<\|([^|<>\n]{1,40})\|>|<(\/?s|bos|eos|start_of_turn|end_of_turn)>/g;
 
+/** `590 kB`, `1.2 MB`. */
+export function bytes(value: number): string {
+  const [size, unit] = value < 1e6 ? [1e3, "kB"] : value < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
+  return `${(value / size).toFixed(value / size < 10 ? 1 : 0)} ${unit}`;
+}
+
 /** One line for labels: whitespace made visible, chat markers shortened (`<|im_start|>user` is `▸user`). */
 export function oneLine(text: string): string {
   const short = text.replace(MARKER, (_, a?: string, b?: string) => {

@@ -1,5 +1,6 @@
 // The front-end module that anywidget loads: one for both views. State lives in the closure of the default
 // export, because anywidget hands `initialize` and `render` different model proxies, and caches the module.
+// Private members of all classes begin with `_`: the build shortens these names.
 
 import { Connection } from "./connection";
 import type { CacheEvent, HostModel, RenderProps, RunEvent, Snapshot } from "./protocol";

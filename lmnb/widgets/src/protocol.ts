@@ -102,6 +102,7 @@ export interface Pool {
   cached_tokens: number;
   running: number;
   waiting: number;
+  token_bytes?: number;
   closed?: number; // the model was unloaded
 }
 

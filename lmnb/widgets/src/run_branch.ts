@@ -30,57 +30,57 @@ export interface ItemView {
 
 export class BranchView {
   readonly el = h("div", { class: "lmnb-branch" });
-  private readonly views: ItemView[] = [];
-  private numMarks = 0;
-  private firstOpen = 0; // items before this one will not change
-  private block: HTMLElement | null = null;
-  private role = "";
-  private error: HTMLElement | null = null;
+  private readonly _views: ItemView[] = [];
+  private _numMarks = 0;
+  private _firstOpen = 0; // items before this one will not change
+  private _block: HTMLElement | null = null;
+  private _role = "";
+  private _error: HTMLElement | null = null;
 
   constructor(
-    private readonly model: RunModel,
-    private readonly id: number,
-    private readonly ui: RunUi,
+    private readonly _model: RunModel,
+    private readonly _id: number,
+    private readonly _ui: RunUi,
   ) {}
 
   update(): void {
-    const branch = this.model.branch(this.id);
+    const branch = this._model.branch(this._id);
     const items = branch.items;
-    for (let index = this.firstOpen; index < items.length; index++) {
+    for (let index = this._firstOpen; index < items.length; index++) {
       const item = items[index] as Item;
-      (this.views[index] ??= this.create(item, index)).update(item);
+      (this._views[index] ??= this._create(item, index)).update(item);
     }
-    for (; this.numMarks < branch.marks.length; this.numMarks++) {
-      const { item, at, why } = branch.marks[this.numMarks] as Mark;
-      this.views[item]?.mark?.(at, markElement(at, why));
+    for (; this._numMarks < branch.marks.length; this._numMarks++) {
+      const { item, at, why } = branch.marks[this._numMarks] as Mark;
+      this._views[item]?.mark?.(at, markElement(at, why));
     }
-    while (this.firstOpen < items.length - 1 && isFinal(items[this.firstOpen] as Item)) this.firstOpen++;
-    if (branch.error && branch.parent !== null && !this.error) {
-      this.error = h("pre", { class: "lmnb-error" }, `✕ ${branch.error}`);
-      this.el.append(this.error);
+    while (this._firstOpen < items.length - 1 && isFinal(items[this._firstOpen] as Item)) this._firstOpen++;
+    if (branch.error && branch.parent !== null && !this._error) {
+      this._error = h("pre", { class: "lmnb-error" }, `✕ ${branch.error}`);
+      this.el.append(this._error);
     }
   }
 
-  private create(item: Item, index: number): ItemView {
+  private _create(item: Item, index: number): ItemView {
     switch (item.type) {
       case "role":
-        this.role = item.role;
-        this.block = null;
-        return this.template(this.openBlock(), item.prefix);
+        this._role = item.role;
+        this._block = null;
+        return this._template(this._openBlock(), item.prefix);
       case "role_end": {
-        const view = this.template(this.openBlock(), item.suffix);
-        this.block = null;
-        this.role = "";
+        const view = this._template(this._openBlock(), item.suffix);
+        this._block = null;
+        this._role = "";
         return view;
       }
       case "text": {
-        const block = this.openBlock();
-        const key = `${this.id}:${index}`;
-        const { opened, fetch } = this.ui;
+        const block = this._openBlock();
+        const key = `${this._id}:${index}`;
+        const { opened, fetch } = this._ui;
         const text = new TextView(block, {
           isOpen: () => opened.has(key),
           open: () => opened.add(key),
-          fetch: fetch && (() => fetch(this.id, index)),
+          fetch: fetch && (() => fetch(this._id, index)),
         });
         return {
           update(now) {
@@ -95,42 +95,42 @@ export class BranchView {
         };
       }
       case "gen": {
-        const block = this.openBlock();
+        const block = this._openBlock();
         show(block);
-        const gen = new GenView(block, item, this.ui.colour, this.ui.opened, `${this.id}:${index}`);
+        const gen = new GenView(block, item, this._ui.colour, this._ui.opened, `${this._id}:${index}`);
         return { update: (now) => now.type === "gen" && gen.update(now), mark: (at, mark) => gen.mark(at, mark) };
       }
       case "fork":
-        this.block = null;
-        return this.append(new ForkView(this.model, this.ui, `${this.id}:${item.fork}`));
+        this._block = null;
+        return this._append(new ForkView(this._model, this._ui, `${this._id}:${item.fork}`));
       case "join":
-        this.block = null;
+        this._block = null;
         this.el.append(h("div", { class: "lmnb-join" }, `${plural(item.branches.length, "branch", "branches")} joined · ${item.mode.replaceAll("_", " ")}`));
         return still;
     }
   }
 
-  private template(block: HTMLElement, text: string): ItemView {
+  private _template(block: HTMLElement, text: string): ItemView {
     const el = h("span", { class: "lmnb-template" }, text);
     block.append(el);
     return { ...still, mark: (_, mark) => el.after(mark) };
   }
 
-  private append<T extends { el: HTMLElement }>(view: T): T {
+  private _append<T extends { el: HTMLElement }>(view: T): T {
     this.el.append(view.el);
     return view;
   }
 
   /** The place for inline text: the open role's block, or a block of raw text. */
-  private openBlock(): HTMLElement {
-    if (!this.block) {
+  private _openBlock(): HTMLElement {
+    if (!this._block) {
       const text = h("div", { class: "lmnb-text" });
-      const label = this.role ? h("div", { class: "lmnb-role", "data-role": this.role }, this.role) : null;
+      const label = this._role ? h("div", { class: "lmnb-role", "data-role": this._role }, this._role) : null;
       // A raw block may turn out to be the white space between roles: it shows itself when it is more.
-      this.el.append(h("div", { class: this.role ? "lmnb-block" : "lmnb-block lmnb-raw lmnb-blank" }, label, text));
-      this.block = text;
+      this.el.append(h("div", { class: this._role ? "lmnb-block" : "lmnb-block lmnb-raw lmnb-blank" }, label, text));
+      this._block = text;
     }
-    return this.block;
+    return this._block;
   }
 }
 

@@ -21,88 +21,88 @@ export interface ForkUi {
 
 export class ForkView implements ItemView {
   readonly el: HTMLElement;
-  private readonly title = h("span");
-  private readonly lanes = h("div", { class: "lmnb-lanes" });
-  private readonly more = h("button", { type: "button", class: "lmnb-more" });
-  private readonly tools: HTMLElement;
-  private readonly layout = h("button", { type: "button", class: "lmnb-toggle" }, "Lines");
-  private readonly views = new Map<number, LaneView>();
-  private readonly choice: ForkUi;
-  private item: Extract<Item, { type: "fork" }> | null = null;
-  private order: number[] = [];
-  private arranged = ""; // what `order` was made for
+  private readonly _title = h("span");
+  private readonly _lanes = h("div", { class: "lmnb-lanes" });
+  private readonly _more = h("button", { type: "button", class: "lmnb-more" });
+  private readonly _tools: HTMLElement;
+  private readonly _layout = h("button", { type: "button", class: "lmnb-toggle" }, "Lines");
+  private readonly _views = new Map<number, LaneView>();
+  private readonly _choice: ForkUi;
+  private _item: Extract<Item, { type: "fork" }> | null = null;
+  private _order: number[] = [];
+  private _arranged = ""; // what `order` was made for
 
   constructor(
-    private readonly model: RunModel,
-    private readonly ui: RunUi,
+    private readonly _model: RunModel,
+    private readonly _ui: RunUi,
     key: string,
   ) {
-    this.choice = ui.forks.get(key) ?? { extra: 0, lines: null, query: "", sort: "in order" };
-    ui.forks.set(key, this.choice);
-    const search = h("input", { ...OWN_KEYS, type: "search", placeholder: "Search branches", "aria-label": "Search branches", value: this.choice.query });
-    const sort = h("select", { ...OWN_KEYS, "aria-label": "Order of branches" }, ...SORTS.map((name) => h("option", { selected: name === this.choice.sort }, name)));
-    this.tools = h("span", { class: "lmnb-fork-tools" }, search, sort, this.layout);
-    this.el = h("div", { class: "lmnb-fork" }, h("div", { class: "lmnb-fork-head" }, this.title, this.tools), this.lanes, this.more);
-    search.addEventListener("input", () => this.choose({ query: search.value }));
-    sort.addEventListener("change", () => this.choose({ sort: sort.value as ForkUi["sort"] }));
-    this.layout.addEventListener("click", () => this.choose({ lines: !this.lines }));
-    this.more.addEventListener("click", () => this.choose({ extra: this.choice.extra + this.step.more }));
+    this._choice = _ui.forks.get(key) ?? { extra: 0, lines: null, query: "", sort: "in order" };
+    _ui.forks.set(key, this._choice);
+    const search = h("input", { ...OWN_KEYS, type: "search", placeholder: "Search branches", "aria-label": "Search branches", value: this._choice.query });
+    const sort = h("select", { ...OWN_KEYS, "aria-label": "Order of branches" }, ...SORTS.map((name) => h("option", { selected: name === this._choice.sort }, name)));
+    this._tools = h("span", { class: "lmnb-fork-tools" }, search, sort, this._layout);
+    this.el = h("div", { class: "lmnb-fork" }, h("div", { class: "lmnb-fork-head" }, this._title, this._tools), this._lanes, this._more);
+    search.addEventListener("input", () => this._choose({ query: search.value }));
+    sort.addEventListener("change", () => this._choose({ sort: sort.value as ForkUi["sort"] }));
+    this._layout.addEventListener("click", () => this._choose({ lines: !this.lines }));
+    this._more.addEventListener("click", () => this._choose({ extra: this._choice.extra + this._step.more }));
   }
 
   private get lines(): boolean {
-    return this.choice.lines ?? (this.item?.branches.length ?? 0) > MANY;
+    return this._choice.lines ?? (this._item?.branches.length ?? 0) > MANY;
   }
 
-  private get step() {
+  private get _step() {
     return this.lines ? LINES : LANES;
   }
 
-  private choose(change: Partial<ForkUi>): void {
-    Object.assign(this.choice, change);
-    this.arranged = "";
-    if (this.item) this.update(this.item);
+  private _choose(change: Partial<ForkUi>): void {
+    Object.assign(this._choice, change);
+    this._arranged = "";
+    if (this._item) this.update(this._item);
   }
 
   update(item: Item): void {
     if (item.type !== "fork") return;
-    this.item = item;
-    const state = `${item.branches.length} ${this.model.state.status !== "running"}`;
-    if (state !== this.arranged) this.arrange(item.branches);
-    this.arranged = state;
-    for (const view of this.views.values()) if (view.el.isConnected || !view.el.parentNode) view.update(this.lines);
-    setText(this.title, this.summary(item.branches));
+    this._item = item;
+    const state = `${item.branches.length} ${this._model.state.status !== "running"}`;
+    if (state !== this._arranged) this._arrange(item.branches);
+    this._arranged = state;
+    for (const view of this._views.values()) if (view.el.isConnected || !view.el.parentNode) view.update(this.lines);
+    setText(this._title, this._summary(item.branches));
   }
 
-  private arrange(ids: number[]): void {
-    const { query, sort } = this.choice;
+  private _arrange(ids: number[]): void {
+    const { query, sort } = this._choice;
     const wanted = query.trim().toLowerCase();
-    const order = wanted ? ids.filter((id) => matches(this.model.branch(id), wanted)) : [...ids];
-    const size = (id: number) => this.model.branch(id).generated;
+    const order = wanted ? ids.filter((id) => matches(this._model.branch(id), wanted)) : [...ids];
+    const size = (id: number) => this._model.branch(id).generated;
     if (sort === "longest") order.sort((a, b) => size(b) - size(a));
     if (sort === "shortest") order.sort((a, b) => size(a) - size(b));
-    if (sort === "unfinished first") order.sort((a, b) => Number(this.model.branch(a).status === "done") - Number(this.model.branch(b).status === "done"));
-    this.order = order;
-    const shown = order.slice(0, this.step.first + this.choice.extra);
+    if (sort === "unfinished first") order.sort((a, b) => Number(this._model.branch(a).status === "done") - Number(this._model.branch(b).status === "done"));
+    this._order = order;
+    const shown = order.slice(0, this._step.first + this._choice.extra);
     const elements = shown.map((id) => {
-      const view = this.views.get(id) ?? new LaneView(this.model, id, this.ui);
-      this.views.set(id, view);
+      const view = this._views.get(id) ?? new LaneView(this._model, id, this._ui);
+      this._views.set(id, view);
       return view.el;
     });
-    const now = this.lanes.children;
-    if (elements.length < now.length || elements.some((el, index) => index < now.length && now[index] !== el)) this.lanes.replaceChildren(...elements);
-    else this.lanes.append(...elements.slice(now.length)); // what is there keeps its place and its scrolling
-    this.lanes.classList.toggle("lmnb-lines", this.lines);
-    this.layout.setAttribute("aria-pressed", String(this.lines));
-    this.tools.hidden = ids.length <= MANY;
+    const now = this._lanes.children;
+    if (elements.length < now.length || elements.some((el, index) => index < now.length && now[index] !== el)) this._lanes.replaceChildren(...elements);
+    else this._lanes.append(...elements.slice(now.length)); // what is there keeps its place and its scrolling
+    this._lanes.classList.toggle("lmnb-lines", this.lines);
+    this._layout.setAttribute("aria-pressed", String(this.lines));
+    this._tools.hidden = ids.length <= MANY;
     const rest = order.length - shown.length;
-    this.more.hidden = rest === 0;
-    setText(this.more, `Show ${count(Math.min(rest, this.step.more))} more of ${count(rest)}`);
+    this._more.hidden = rest === 0;
+    setText(this._more, `Show ${count(Math.min(rest, this._step.more))} more of ${count(rest)}`);
   }
 
-  private summary(ids: number[]): string {
+  private _summary(ids: number[]): string {
     const parts = [plural(ids.length, "branch", "branches")];
-    if (this.choice.query.trim()) parts.push(`${count(this.order.length)} found`);
-    const states = ids.map((id) => this.model.branch(id).status);
+    if (this._choice.query.trim()) parts.push(`${count(this._order.length)} found`);
+    const states = ids.map((id) => this._model.branch(id).status);
     for (const status of ["running", "failed", "cancelled"] as const) {
       const number = states.filter((state) => state === status).length;
       if (number > 0) parts.push(`${count(number)} ${WORDS[status]}`);
@@ -118,63 +118,63 @@ function matches(branch: Branch, wanted: string): boolean {
 
 class LaneView {
   readonly el: HTMLElement;
-  private readonly sign = h("span", { class: "lmnb-sign", role: "img" });
-  private readonly name: HTMLElement;
-  private readonly preview = h("span", { class: "lmnb-preview" });
-  private readonly tokens = h("span", { class: "lmnb-number" });
-  private readonly body = h("div", { class: "lmnb-lane-body" });
-  private readonly branch: BranchView;
-  private readonly stick = stickToEnd(this.body);
+  private readonly _sign = h("span", { class: "lmnb-sign", role: "img" });
+  private readonly _name: HTMLElement;
+  private readonly _preview = h("span", { class: "lmnb-preview" });
+  private readonly _tokens = h("span", { class: "lmnb-number" });
+  private readonly _body = h("div", { class: "lmnb-lane-body" });
+  private readonly _branch: BranchView;
+  private readonly _stick = stickToEnd(this._body);
   private lines = false;
-  private done = false;
+  private _done = false;
 
   constructor(
-    private readonly model: RunModel,
-    private readonly id: number,
-    private readonly ui: RunUi,
+    private readonly _model: RunModel,
+    private readonly _id: number,
+    private readonly _ui: RunUi,
   ) {
-    const name = laneName(model.branch(id));
-    this.branch = new BranchView(model, id, ui);
-    this.body.append(this.branch.el);
-    this.name = h("button", { type: "button", class: "lmnb-lane-name" }, name);
-    const head = h("div", { class: "lmnb-lane-head" }, this.sign, this.name, this.preview, this.tokens);
-    this.el = h("section", { class: "lmnb-lane", "aria-label": name }, head, this.body);
+    const name = laneName(_model.branch(_id));
+    this._branch = new BranchView(_model, _id, _ui);
+    this._body.append(this._branch.el);
+    this._name = h("button", { type: "button", class: "lmnb-lane-name" }, name);
+    const head = h("div", { class: "lmnb-lane-head" }, this._sign, this._name, this._preview, this._tokens);
+    this.el = h("section", { class: "lmnb-lane", "aria-label": name }, head, this._body);
     head.addEventListener("click", () => {
-      this.ui.folded.set(this.id, this.isOpen);
-      this.done = false;
+      this._ui.folded.set(this._id, this._isOpen);
+      this._done = false;
       this.update(this.lines);
     });
   }
 
-  private get isOpen(): boolean {
-    return !(this.ui.folded.get(this.id) ?? this.lines);
+  private get _isOpen(): boolean {
+    return !(this._ui.folded.get(this._id) ?? this.lines);
   }
 
   update(lines: boolean): void {
-    if (this.done && lines === this.lines) return;
+    if (this._done && lines === this.lines) return;
     this.lines = lines;
-    const branch = this.model.branch(this.id);
-    const open = this.isOpen;
-    this.body.hidden = !open;
-    this.preview.hidden = open;
-    this.name.setAttribute("aria-expanded", String(open));
+    const branch = this._model.branch(this._id);
+    const open = this._isOpen;
+    this._body.hidden = !open;
+    this._preview.hidden = open;
+    this._name.setAttribute("aria-expanded", String(open));
     if (open) {
-      this.stick.before();
-      this.branch.update();
-      this.stick.after();
+      this._stick.before();
+      this._branch.update();
+      this._stick.after();
       // reachable for scrolling by keys
-      if (this.body.scrollHeight > this.body.clientHeight) this.body.tabIndex = 0;
+      if (this._body.scrollHeight > this._body.clientHeight) this._body.tabIndex = 0;
     } else {
       const last = branch.items.findLast((item) => item.type === "gen");
-      setText(this.preview, branch.error ?? (last?.type === "gen" ? oneLine(last.text.slice(-400)).slice(-200) : ""));
+      setText(this._preview, branch.error ?? (last?.type === "gen" ? oneLine(last.text.slice(-400)).slice(-200) : ""));
     }
     if (this.el.dataset["status"] !== branch.status) {
       this.el.dataset["status"] = branch.status;
-      setText(this.sign, SIGNS[branch.status]);
-      this.sign.setAttribute("aria-label", WORDS[branch.status]);
+      setText(this._sign, SIGNS[branch.status]);
+      this._sign.setAttribute("aria-label", WORDS[branch.status]);
     }
-    setText(this.tokens, `${count(branch.generated)} tok`);
-    this.done = this.model.state.status !== "running";
+    setText(this._tokens, `${count(branch.generated)} tok`);
+    this._done = this._model.state.status !== "running";
   }
 }
 

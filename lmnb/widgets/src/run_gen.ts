@@ -19,51 +19,51 @@ export interface Folding {
 
 /** Given text. It can grow, by appending; long text folds, keeping what was opened open. */
 export class TextView {
-  private readonly el = h("span");
-  private readonly node = document.createTextNode("");
-  private readonly fold = h("button", { type: "button", class: "lmnb-cut" });
-  private text = "";
-  private cut: TextItem["cut"];
-  private marked: { at: number; el: HTMLElement } | null = null;
+  private readonly _el = h("span");
+  private readonly _node = document.createTextNode("");
+  private readonly _fold = h("button", { type: "button", class: "lmnb-cut" });
+  private _text = "";
+  private _cut: TextItem["cut"];
+  private _marked: { at: number; el: HTMLElement } | null = null;
 
   constructor(
     parent: HTMLElement,
-    private readonly folding: Folding,
+    private readonly _folding: Folding,
   ) {
-    parent.append(this.el);
-    this.el.append(this.node);
-    this.fold.addEventListener("click", () => {
-      this.folding.open();
-      if (this.cut) this.folding.fetch?.();
-      else this.draw();
+    parent.append(this._el);
+    this._el.append(this._node);
+    this._fold.addEventListener("click", () => {
+      this._folding.open();
+      if (this._cut) this._folding.fetch?.();
+      else this._draw();
     });
   }
 
   update({ text, cut }: TextItem): void {
-    if (text.length === this.text.length) return;
-    const grown = text.slice(this.text.length);
-    [this.text, this.cut] = [text, cut];
-    if (this.el.firstChild === this.node && !this.hidden()) this.node.appendData(grown);
-    else this.draw();
+    if (text.length === this._text.length) return;
+    const grown = text.slice(this._text.length);
+    [this._text, this._cut] = [text, cut];
+    if (this._el.firstChild === this._node && !this._hidden()) this._node.appendData(grown);
+    else this._draw();
   }
 
   /** Put `el` at a place in the text; where that is folded, at the fold. */
   mark(at: number, el: HTMLElement): void {
-    this.marked = { at: this.cut && at > this.cut.at ? Math.max(this.cut.at, at - this.cut.missing) : at, el };
-    this.draw();
+    this._marked = { at: this._cut && at > this._cut.at ? Math.max(this._cut.at, at - this._cut.missing) : at, el };
+    this._draw();
   }
 
   /** The part of the text that a fold hides, from and to. */
-  private hidden(): [number, number] | null {
-    if (this.cut) return [FOLD_HEAD, this.text.length - FOLD_TAIL];
-    return this.text.length <= FOLD_OVER || this.folding.isOpen() ? null : [FOLD_HEAD, this.text.length - FOLD_TAIL];
+  private _hidden(): [number, number] | null {
+    if (this._cut) return [FOLD_HEAD, this._text.length - FOLD_TAIL];
+    return this._text.length <= FOLD_OVER || this._folding.isOpen() ? null : [FOLD_HEAD, this._text.length - FOLD_TAIL];
   }
 
-  private draw(): void {
-    const { text } = this;
-    const hidden = this.hidden();
+  private _draw(): void {
+    const text = this._text;
+    const hidden = this._hidden();
     const pieces: (Node | string)[] = [];
-    let mark = this.marked;
+    let mark = this._marked;
     const put = (from: number, to: number) => {
       if (mark && mark.at <= to) {
         pieces.push(text.slice(from, mark.at), mark.el);
@@ -78,76 +78,76 @@ export class TextView {
         pieces.push(mark.el);
         mark = null;
       }
-      setText(this.fold, `… ${count(hidden[1] - hidden[0] + (this.cut?.missing ?? 0))} more characters …`);
-      this.fold.disabled = this.cut !== undefined && !this.folding.fetch;
-      pieces.push(this.fold);
+      setText(this._fold, `… ${count(hidden[1] - hidden[0] + (this._cut?.missing ?? 0))} more characters …`);
+      this._fold.disabled = this._cut !== undefined && !this._folding.fetch;
+      pieces.push(this._fold);
       put(hidden[1], text.length);
     } else if (mark) {
       put(0, text.length);
     } else {
-      this.node.data = text;
-      pieces.push(this.node);
+      this._node.data = text;
+      pieces.push(this._node);
     }
-    this.el.replaceChildren(...pieces);
+    this._el.replaceChildren(...pieces);
   }
 }
 
 /** A generation: a chip with its variable, its text with a caret while it grows, a note if it was cut short. */
 export class GenView {
-  private readonly node = document.createTextNode("");
-  private readonly text: HTMLElement;
-  private readonly note = h("small", { class: "lmnb-note" });
-  private readonly cost = h("small", { class: "lmnb-cost" }); // shown where an earlier run is there to compare with
-  private choice: HTMLElement | null = null;
-  private readonly spans: TokenSpans | null = null; // in place of the one text, where tokens are coloured
+  private readonly _node = document.createTextNode("");
+  private readonly _text: HTMLElement;
+  private readonly _note = h("small", { class: "lmnb-note" });
+  private readonly _cost = h("small", { class: "lmnb-cost" }); // shown where an earlier run is there to compare with
+  private _choice: HTMLElement | null = null;
+  private readonly _spans: TokenSpans | null = null; // in place of the one text, where tokens are coloured
 
   constructor(
     parent: HTMLElement,
     item: GenItem,
     colour: Colour,
-    private readonly opened: Set<string>,
-    private readonly key: string,
+    private readonly _opened: Set<string>,
+    private readonly _key: string,
   ) {
     const classes = item.kind === "select" ? "lmnb-gen lmnb-chosen" : "lmnb-gen";
-    this.text = h("ins", { class: classes }, this.node);
-    if (item.constraint === "json_schema") this.text.classList.add("lmnb-mono");
+    this._text = h("ins", { class: classes }, this._node);
+    if (item.constraint === "json_schema") this._text.classList.add("lmnb-mono");
     if (colour !== "none" && item.kind === "gen") {
-      this.spans = new TokenSpans(this.text, colour);
-      this.text.classList.add("lmnb-coloured");
-      setAttributes(this.text, { tabindex: 0, role: "group", "aria-label": `generated ${item.var ?? "text"}` });
+      this._spans = new TokenSpans(this._text, colour);
+      this._text.classList.add("lmnb-coloured");
+      setAttributes(this._text, { tabindex: 0, role: "group", "aria-label": `generated ${item.var ?? "text"}` });
     }
     if (item.var) parent.append(h("small", { class: "lmnb-var" }, item.var));
-    parent.append(this.text, this.note, this.cost);
+    parent.append(this._text, this._note, this._cost);
   }
 
   update(item: GenItem): void {
-    const shown = this.node.data;
-    if (this.spans) {
-      this.spans.update(item);
+    const shown = this._node.data;
+    if (this._spans) {
+      this._spans.update(item);
     } else if (item.text.length > shown.length && item.text.startsWith(shown)) {
-      this.node.appendData(item.text.slice(shown.length));
+      this._node.appendData(item.text.slice(shown.length));
     } else if (item.text !== shown) {
-      this.node.data = item.text;
+      this._node.data = item.text;
     }
-    if (this.text.dataset["status"] !== item.status) {
-      this.text.dataset["status"] = item.status;
-      this.text.title = item.status === "running" ? "" : describe(item);
-      setText(this.note, noteOf(item));
-      if (item.status !== "running") setText(this.cost, `${count(item.reused)} reused · ${count(item.computed)} computed · ${count(item.tokens)} generated`);
+    if (this._text.dataset["status"] !== item.status) {
+      this._text.dataset["status"] = item.status;
+      this._text.title = item.status === "running" ? "" : describe(item);
+      setText(this._note, noteOf(item));
+      if (item.status !== "running") setText(this._cost, `${count(item.reused)} reused · ${count(item.computed)} computed · ${count(item.tokens)} generated`);
     }
-    if (item.choice && !this.choice) {
+    if (item.choice && !this._choice) {
       const table = choiceTable(item.choice);
-      table.open = this.opened.has(this.key); // also when the view is drawn anew
-      table.addEventListener("toggle", () => (table.open ? this.opened.add(this.key) : this.opened.delete(this.key)));
-      this.cost.after(table);
-      this.choice = table;
+      table.open = this._opened.has(this._key); // also when the view is drawn anew
+      table.addEventListener("toggle", () => (table.open ? this._opened.add(this._key) : this._opened.delete(this._key)));
+      this._cost.after(table);
+      this._choice = table;
     }
   }
 
   /** Put `el` where the text differs from the last run's, or behind it. */
   mark(at: number | null, el: HTMLElement): void {
-    if (at === null || this.spans) this.note.before(el);
-    else this.node.splitText(Math.min(at, this.node.length)).before(el);
+    if (at === null || this._spans) this._note.before(el);
+    else this._node.splitText(Math.min(at, this._node.length)).before(el);
   }
 }
 

@@ -10,16 +10,16 @@ const RATE_WINDOW = 2000; // milliseconds over which the live speed is measured
 export class HeadView {
   readonly el: HTMLElement;
   readonly bar: HTMLElement;
-  private readonly sign = h("span", { class: "lmnb-sign", "aria-hidden": "true" });
-  private readonly word = h("span");
-  private readonly status = h("span", { class: "lmnb-status", role: "status", "aria-live": "polite" }, this.sign, this.word);
-  private readonly program = h("b", { class: "lmnb-program" });
-  private readonly model = h("span", { class: "lmnb-model" });
-  private readonly metrics = new Map<string, { el: HTMLElement; value: HTMLElement }>();
-  private readonly segments = ORIGINS.map((name) => h("span", { class: `lmnb-${name}` }));
-  private readonly stop = h("button", { type: "button", class: "lmnb-cancel" }, "Cancel");
-  private readonly markup = h("button", { type: "button", class: "lmnb-toggle", "aria-pressed": "false" }, "Template");
-  private readonly samples: { time: number; tokens: number }[] = [];
+  private readonly _sign = h("span", { class: "lmnb-sign", "aria-hidden": "true" });
+  private readonly _word = h("span");
+  private readonly _status = h("span", { class: "lmnb-status", role: "status", "aria-live": "polite" }, this._sign, this._word);
+  private readonly _program = h("b", { class: "lmnb-program" });
+  private readonly _model = h("span", { class: "lmnb-model" });
+  private readonly _metrics = new Map<string, { el: HTMLElement; value: HTMLElement }>();
+  private readonly _segments = ORIGINS.map((name) => h("span", { class: `lmnb-${name}` }));
+  private readonly _stop = h("button", { type: "button", class: "lmnb-cancel" }, "Cancel");
+  private readonly _markup = h("button", { type: "button", class: "lmnb-toggle", "aria-pressed": "false" }, "Template");
+  private readonly _samples: { time: number; tokens: number }[] = [];
 
   constructor(actions: { cancel: () => void; markup: (shown: boolean) => void; markupShown: boolean; canCancel: boolean; menu: HTMLElement }) {
     const names: [string, string][] = [...ORIGINS.map((name): [string, string] => [name, name === "generated" ? "generated tokens" : name]), ["first", "to first token"], ["rate", "tok/s"]];
@@ -27,64 +27,64 @@ export class HeadView {
     for (const [key, label] of names) {
       const value = h("b", { class: "lmnb-number" });
       const el = h("span", { class: "lmnb-metric", "data-metric": key }, value, ` ${label}`);
-      this.metrics.set(key, { el, value });
+      this._metrics.set(key, { el, value });
       metrics.append(el);
     }
-    this.stop.hidden = !actions.canCancel;
-    this.stop.addEventListener("click", () => {
-      this.stop.disabled = true;
-      setText(this.stop, "Stopping…");
+    this._stop.hidden = !actions.canCancel;
+    this._stop.addEventListener("click", () => {
+      this._stop.disabled = true;
+      setText(this._stop, "Stopping…");
       actions.cancel();
     });
-    this.markup.setAttribute("aria-pressed", String(actions.markupShown));
-    this.markup.hidden = true; // until there is a role
-    this.markup.title = "Show the chat template's own text";
-    this.markup.addEventListener("click", () => {
-      const shown = this.markup.getAttribute("aria-pressed") !== "true";
-      this.markup.setAttribute("aria-pressed", String(shown));
+    this._markup.setAttribute("aria-pressed", String(actions.markupShown));
+    this._markup.hidden = true; // until there is a role
+    this._markup.title = "Show the chat template's own text";
+    this._markup.addEventListener("click", () => {
+      const shown = this._markup.getAttribute("aria-pressed") !== "true";
+      this._markup.setAttribute("aria-pressed", String(shown));
       actions.markup(shown);
     });
-    const title = h("span", { class: "lmnb-title" }, this.status, this.program, this.model);
-    this.el = h("div", { class: "lmnb-head" }, title, metrics, h("span", { class: "lmnb-buttons" }, actions.menu, this.markup, this.stop));
-    this.bar = h("div", { class: "lmnb-bar", role: "img" }, ...this.segments);
+    const title = h("span", { class: "lmnb-title" }, this._status, this._program, this._model);
+    this.el = h("div", { class: "lmnb-head" }, title, metrics, h("span", { class: "lmnb-buttons" }, actions.menu, this._markup, this._stop));
+    this.bar = h("div", { class: "lmnb-bar", role: "img" }, ...this._segments);
   }
 
   update(state: RunState): void {
-    if (this.status.dataset["status"] !== state.status) {
-      this.status.dataset["status"] = state.status;
-      setText(this.sign, SIGNS[state.status]);
+    if (this._status.dataset["status"] !== state.status) {
+      this._status.dataset["status"] = state.status;
+      setText(this._sign, SIGNS[state.status]);
       const after = state.seconds === null ? "" : ` · ${seconds(state.seconds)}`;
-      setText(this.word, WORDS[state.status] + after);
-      if (state.status !== "running") this.stop.hidden = true;
+      setText(this._word, WORDS[state.status] + after);
+      if (state.status !== "running") this._stop.hidden = true;
     }
-    this.markup.hidden &&= !state.branches.some((branch) => branch.items.some((item) => item.type === "role"));
-    setText(this.program, state.program);
-    setText(this.model, state.model);
-    this.model.title = state.model;
-    for (const name of ORIGINS) this.show(name, count(state[name]));
-    this.show("first", state.first_token_seconds === null ? "" : seconds(state.first_token_seconds));
-    const speed = state.status === "running" ? this.liveRate(state.generated) : tokensPerSecond(state);
-    this.show("rate", speed === null ? "" : count(speed));
+    this._markup.hidden &&= !state.branches.some((branch) => branch.items.some((item) => item.type === "role"));
+    setText(this._program, state.program);
+    setText(this._model, state.model);
+    this._model.title = state.model;
+    for (const name of ORIGINS) this._show(name, count(state[name]));
+    this._show("first", state.first_token_seconds === null ? "" : seconds(state.first_token_seconds));
+    const speed = state.status === "running" ? this._liveRate(state.generated) : tokensPerSecond(state);
+    this._show("rate", speed === null ? "" : count(speed));
     ORIGINS.forEach((name, index) => {
-      (this.segments[index] as HTMLElement).style.flexGrow = String(state[name]);
+      (this._segments[index] as HTMLElement).style.flexGrow = String(state[name]);
     });
     this.bar.setAttribute("aria-label", ORIGINS.map((name) => `${count(state[name])} tokens ${name}`).join(", "));
   }
 
-  private show(key: string, value: string): void {
-    const metric = this.metrics.get(key);
+  private _show(key: string, value: string): void {
+    const metric = this._metrics.get(key);
     if (!metric) return;
     metric.el.hidden = value === "";
     setText(metric.value, value);
   }
 
   /** Tokens a second over the last two seconds, by this page's clock; null until half a second has passed. */
-  private liveRate(tokens: number): number | null {
+  private _liveRate(tokens: number): number | null {
     const now = performance.now();
-    if (this.samples[this.samples.length - 1]?.tokens !== tokens) this.samples.push({ time: now, tokens });
-    while (this.samples.length > 2 && now - (this.samples[1] as { time: number }).time > RATE_WINDOW) this.samples.shift();
-    const first = this.samples[0];
-    const last = this.samples[this.samples.length - 1];
+    if (this._samples[this._samples.length - 1]?.tokens !== tokens) this._samples.push({ time: now, tokens });
+    while (this._samples.length > 2 && now - (this._samples[1] as { time: number }).time > RATE_WINDOW) this._samples.shift();
+    const first = this._samples[0];
+    const last = this._samples[this._samples.length - 1];
     if (!first || !last || last.time - first.time < 500) return null;
     return ((last.tokens - first.tokens) * 1000) / (last.time - first.time);
   }

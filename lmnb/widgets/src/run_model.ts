@@ -104,20 +104,20 @@ export function emptyRun(): RunState {
 }
 
 export class RunModel {
-  private byId = new Map<number, Branch>();
+  private _byId = new Map<number, Branch>();
 
   constructor(readonly state: RunState = emptyRun()) {
-    for (const branch of state.branches) this.byId.set(branch.id, branch);
+    for (const branch of state.branches) this._byId.set(branch.id, branch);
   }
 
   branch(id: number): Branch {
-    const branch = this.byId.get(id);
+    const branch = this._byId.get(id);
     if (!branch) throw new Error(`branch ${id} was never opened`);
     return branch;
   }
 
   get root(): Branch | undefined {
-    return this.byId.get(0);
+    return this._byId.get(0);
   }
 
   /** Fold one event in. Throws for a branch that was never opened: the state then needs a snapshot. */
@@ -130,7 +130,7 @@ export class RunModel {
         state.model = event.model;
         state.time = event.time;
         state.cell = event.cell ?? null;
-        this.open(0, null, 0, 0, "0", null, null);
+        this._open(0, null, 0, 0, "0", null, null);
         return;
       case "branch": {
         const { parent, fork } = event;
@@ -138,7 +138,7 @@ export class RunModel {
         const known = items.findLast((item) => item.type === "fork" && item.fork === fork);
         if (known?.type === "fork") known.branches.push(event.branch);
         else items.push({ type: "fork", fork, branches: [event.branch] });
-        this.open(event.branch, parent, event.index, fork, event.label, event.program, event.row);
+        this._open(event.branch, parent, event.index, fork, event.label, event.program, event.row);
         return;
       }
       case "rerun":
@@ -154,11 +154,11 @@ export class RunModel {
         for (const branch of state.branches) if (branch.status === "running") endBranch(branch, event.status);
         return;
       default:
-        this.applyToBranch(this.branch(event.branch), event);
+        this._applyToBranch(this.branch(event.branch), event);
     }
   }
 
-  private applyToBranch(branch: Branch, event: Exclude<RunEvent, { type: "run" | "rerun" | "branch" | "join" | "run_end" }>) {
+  private _applyToBranch(branch: Branch, event: Exclude<RunEvent, { type: "run" | "rerun" | "branch" | "join" | "run_end" }>) {
     const items = branch.items;
     switch (event.type) {
       case "role":
@@ -182,7 +182,7 @@ export class RunModel {
         const gen = openGen(branch);
         gen.text += event.text;
         gen.parts.push(...(event.parts?.length ? event.parts : [[event.text.length, event.num_tokens] as Part]));
-        this.countGenerated(branch, gen, event.num_tokens);
+        this._countGenerated(branch, gen, event.num_tokens);
         return;
       }
       case "choice": {
@@ -193,7 +193,7 @@ export class RunModel {
         return;
       }
       case "gen_end":
-        this.endGen(branch, openGen(branch), event);
+        this._endGen(branch, openGen(branch), event);
         return;
       case "var": {
         const known = branch.vars.find((variable) => variable.name === event.name);
@@ -210,7 +210,7 @@ export class RunModel {
     }
   }
 
-  private endGen(branch: Branch, gen: GenItem, event: Extract<RunEvent, { type: "gen_end" }>): void {
+  private _endGen(branch: Branch, gen: GenItem, event: Extract<RunEvent, { type: "gen_end" }>): void {
     gen.status = STATUS_OF_REASON[event.finish_reason] ?? "done";
     gen.finish_reason = event.finish_reason;
     gen.matched = event.matched;
@@ -218,7 +218,7 @@ export class RunModel {
     gen.computed = event.computed;
     gen.first_token_seconds = event.first_token_seconds;
     gen.seconds = event.seconds;
-    this.countGenerated(branch, gen, event.generated - gen.tokens);
+    this._countGenerated(branch, gen, event.generated - gen.tokens);
     for (const total of [this.state, branch]) {
       total.reused += event.reused;
       total.computed += event.computed;
@@ -227,13 +227,13 @@ export class RunModel {
     this.state.first_token_seconds ??= event.first_token_seconds;
   }
 
-  private countGenerated(branch: Branch, gen: GenItem, tokens: number): void {
+  private _countGenerated(branch: Branch, gen: GenItem, tokens: number): void {
     gen.tokens += tokens;
     branch.generated += tokens;
     this.state.generated += tokens;
   }
 
-  private open(
+  private _open(
     id: number,
     parent: number | null,
     index: number,
@@ -259,7 +259,7 @@ export class RunModel {
       marks: [],
       vars: [],
     };
-    this.byId.set(id, branch);
+    this._byId.set(id, branch);
     this.state.branches.push(branch);
   }
 }

@@ -26,32 +26,32 @@ const tokens = new WeakMap<Element, Token>();
 
 /** Draws a generation's parts as elements; they are only ever appended. */
 export class TokenSpans {
-  private drawn = 0; // parts
-  private length = 0; // of their text
-  private pending: Part[] = []; // tokens with no text yet: they belong to the next that has some
-  private time: number | null = 0;
+  private _drawn = 0; // parts
+  private _length = 0; // of their text
+  private _pending: Part[] = []; // tokens with no text yet: they belong to the next that has some
+  private _time: number | null = 0;
 
   constructor(
     private readonly el: HTMLElement,
-    private readonly colour: Colour,
+    private readonly _colour: Colour,
   ) {}
 
   update(item: GenItem): void {
-    for (; this.drawn < item.parts.length; this.drawn++) {
-      const part = item.parts[this.drawn] as Part;
-      this.pending.push(part);
-      if (part[0] > 0) this.append(item.text.slice(this.length, this.length + part[0]), this.pending.splice(0));
-      this.length += part[0];
+    for (; this._drawn < item.parts.length; this._drawn++) {
+      const part = item.parts[this._drawn] as Part;
+      this._pending.push(part);
+      if (part[0] > 0) this._append(item.text.slice(this._length, this._length + part[0]), this._pending.splice(0));
+      this._length += part[0];
     }
   }
 
-  private append(text: string, parts: Part[]): void {
+  private _append(text: string, parts: Part[]): void {
     const now = parts[parts.length - 1]?.[2] ?? null;
-    const wait = now === null || this.time === null ? null : Math.max(0, now - this.time);
-    this.time = now;
+    const wait = now === null || this._time === null ? null : Math.max(0, now - this._time);
+    this._time = now;
     const token = { text, parts, wait };
-    const span = h("span", { class: "lmnb-tok", "data-o": this.colour === "origin" ? originOf(token) : null }, text);
-    const strength = this.colour === "probability" ? surprise(token) : this.colour === "latency" ? slowness(wait) : null;
+    const span = h("span", { class: "lmnb-tok", "data-o": this._colour === "origin" ? originOf(token) : null }, text);
+    const strength = this._colour === "probability" ? surprise(token) : this._colour === "latency" ? slowness(wait) : null;
     if (strength !== null) span.style.setProperty("--p", strength.toFixed(2));
     if (strength !== null && strength > 0.9) span.dataset["high"] = "";
     tokens.set(span, token);
@@ -81,46 +81,46 @@ function slowness(wait: number | null): number | null {
 /** What the colours mean, and one token's story: the one under the pointer, or the one that arrow keys reached. */
 export class TokenStrip {
   readonly el: HTMLElement;
-  private readonly facts = h("div", { class: "lmnb-strip-token", "aria-live": "polite" }, "Point at a token, or walk through a generation with ← and →.");
-  private current: Element | null = null;
+  private readonly _facts = h("div", { class: "lmnb-strip-token", "aria-live": "polite" }, "Point at a token, or walk through a generation with ← and →.");
+  private _current: Element | null = null;
 
   constructor(body: HTMLElement, colour: Colour, hasDetails: () => boolean) {
     const legend = LEGENDS[colour].map(([mark, words]) => h("span", { class: "lmnb-tok", "data-o": mark }, words));
     const lacking = h("span", {}, "Not asked for: run the cell with %%lmprog --logprobs N.");
     lacking.hidden = colour !== "probability" || hasDetails();
-    this.el = h("div", { class: "lmnb-strip" }, h("div", { class: "lmnb-strip-legend" }, ...legend, lacking), this.facts);
-    body.addEventListener("pointerover", (event) => this.show(tokenAt(event)));
-    body.addEventListener("click", (event) => this.show(tokenAt(event)));
-    body.addEventListener("keydown", (event) => this.walk(event));
+    this.el = h("div", { class: "lmnb-strip" }, h("div", { class: "lmnb-strip-legend" }, ...legend, lacking), this._facts);
+    body.addEventListener("pointerover", (event) => this._show(tokenAt(event)));
+    body.addEventListener("click", (event) => this._show(tokenAt(event)));
+    body.addEventListener("keydown", (event) => this._walk(event));
   }
 
-  private walk(event: KeyboardEvent): void {
+  private _walk(event: KeyboardEvent): void {
     const gen = event.target instanceof Element ? event.target.closest(".lmnb-gen") : null;
     if (!gen || (event.key !== "ArrowRight" && event.key !== "ArrowLeft")) return;
     const forward = event.key === "ArrowRight";
-    const inside = this.current && gen.contains(this.current) ? this.current : null;
+    const inside = this._current && gen.contains(this._current) ? this._current : null;
     const next = inside ? (forward ? inside.nextElementSibling : inside.previousElementSibling) : (forward ? gen.firstElementChild : gen.lastElementChild);
-    if (next) this.show(next);
+    if (next) this._show(next);
     event.preventDefault();
     event.stopPropagation();
   }
 
-  private show(element: Element | null): void {
+  private _show(element: Element | null): void {
     const token = element && tokens.get(element);
-    if (!token || element === this.current) return;
-    this.current?.removeAttribute("data-on");
-    this.current = element;
+    if (!token || element === this._current) return;
+    this._current?.removeAttribute("data-on");
+    this._current = element;
     element.setAttribute("data-on", "");
     const number = token.parts.reduce((sum, part) => sum + part[1], 0);
     const facts = [ORIGINS[originOf(token)], ...(number === 1 ? [] : [plural(number, "token")])];
     if (token.wait !== null) facts.push(`${seconds(token.wait)} after the one before`);
-    this.facts.replaceChildren(h("b", { class: "lmnb-tok-name" }, visible(token.text)), ` ${facts.join(" · ")}`);
+    this._facts.replaceChildren(h("b", { class: "lmnb-tok-name" }, visible(token.text)), ` ${facts.join(" · ")}`);
     for (const [text, logprob, top] of details(token)) {
       const list = top.some(([other]) => other === text) || logprob === null ? top : [[text, logprob] as [string, number], ...top];
       const chips = list.map(([other, value]) =>
         h("span", { class: `lmnb-token${other === text ? " lmnb-best" : ""}`, style: `--p:${Math.exp(value).toFixed(3)}` }, other === text ? "✓ " : "", visible(other), h("small", {}, percent(value))),
       );
-      this.facts.append(h("div", { class: "lmnb-tokens" }, ...chips));
+      this._facts.append(h("div", { class: "lmnb-tokens" }, ...chips));
     }
   }
 }

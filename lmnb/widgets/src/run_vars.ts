@@ -9,37 +9,37 @@ const OPEN_UP_TO = 12; // variables; a longer table starts closed
 
 export class VarsView {
   readonly el: HTMLDetailsElement;
-  private readonly summary = h("summary");
-  private readonly body = h("tbody");
-  private readonly rows = new Map<string, { row: HTMLElement; cell: HTMLElement }>();
+  private readonly _summary = h("summary");
+  private readonly _body = h("tbody");
+  private readonly _rows = new Map<string, { row: HTMLElement; cell: HTMLElement }>();
 
-  constructor(private readonly ui: RunUi) {
-    this.el = h("details", { class: "lmnb-vars" }, this.summary, h("table", {}, this.body));
-    this.summary.addEventListener("click", () => {
-      this.ui.vars = !this.el.open; // the click is about to change it
+  constructor(private readonly _ui: RunUi) {
+    this.el = h("details", { class: "lmnb-vars" }, this._summary, h("table", {}, this._body));
+    this._summary.addEventListener("click", () => {
+      this._ui.vars = !this.el.open; // the click is about to change it
     });
   }
 
   update(state: RunState): void {
-    let next = this.body.firstElementChild; // rows stand in the order of branches, whichever was set first
+    let next = this._body.firstElementChild; // rows stand in the order of branches, whichever was set first
     for (const branch of state.branches) {
       for (const variable of branch.vars) {
         const key = `${branch.id}:${variable.name}`;
-        let entry = this.rows.get(key);
+        let entry = this._rows.get(key);
         if (!entry) {
           entry = newRow(variable.name, branch.parent === null ? "" : branch.label);
-          this.rows.set(key, entry);
-          this.body.insertBefore(entry.row, next);
+          this._rows.set(key, entry);
+          this._body.insertBefore(entry.row, next);
         } else {
           next = entry.row.nextElementSibling;
         }
         setText(entry.cell, variable.value);
       }
     }
-    const count = this.rows.size;
+    const count = this._rows.size;
     this.el.hidden = count === 0;
-    this.el.open = this.ui.vars ?? count <= OPEN_UP_TO;
-    setText(this.summary, plural(count, "variable"));
+    this.el.open = this._ui.vars ?? count <= OPEN_UP_TO;
+    setText(this._summary, plural(count, "variable"));
   }
 }
 

@@ -1,5 +1,6 @@
 // The cache tree at any recorded moment: a base tree and the events since. `tree_model.py` is the same model.
 
+import { ago } from "./format";
 import type { CacheEvent } from "./protocol";
 
 const CHECKPOINT = 256; // events between kept states: what a scrub replays at most
@@ -96,13 +97,13 @@ export class CacheModel {
   readonly baseSeq: number;
   readonly events: CacheEvent[] = [];
   readonly head: Tree;
-  private readonly checkpoints: Tree[];
+  private readonly _checkpoints: Tree[];
 
   constructor(state: CacheState = { base: [], base_seq: -1, events: [] }) {
     this.base = new Map(state.base.map((node) => [node.node, node]));
     this.baseSeq = state.base_seq;
     this.head = new Map(this.base);
-    this.checkpoints = [new Map(this.base)];
+    this._checkpoints = [new Map(this.base)];
     for (const event of state.events) this.append(event);
   }
 
@@ -112,14 +113,14 @@ export class CacheModel {
     if (event.seq !== expected) throw new Error(`cache event ${event.seq} came where ${expected} should`);
     step(this.head, event);
     this.events.push(event);
-    if (this.events.length % CHECKPOINT === 0) this.checkpoints.push(new Map(this.head));
+    if (this.events.length % CHECKPOINT === 0) this._checkpoints.push(new Map(this.head));
   }
 
   /** The tree after the first `count` of `events`. */
   at(count: number): Tree {
     const wanted = Math.max(0, Math.min(count, this.events.length));
     const index = Math.floor(wanted / CHECKPOINT);
-    const tree: Tree = new Map(this.checkpoints[index]);
+    const tree: Tree = new Map(this._checkpoints[index]);
     for (let place = index * CHECKPOINT; place < wanted; place++) step(tree, this.events[place] as CacheEvent);
     return tree;
   }
@@ -132,10 +133,34 @@ export class CacheModel {
       const newest = (this.events[end - 1] as CacheEvent).time;
       while (start > 0 && (this.events[start - 1] as CacheEvent).time >= newest - RECENT) start--;
     }
-    return this.collect(Math.max(0, start), end);
+    return this._collect(Math.max(0, start), end);
   }
 
-  private collect(start: number, end: number): Marks {
+  /** Why `id`, which `count` events found evicted, had to go. */
+  why(id: number, count: number): string {
+    for (let place = count - 1; place >= 0; place--) {
+      const event = this.events[place] as CacheEvent;
+      if (event.kind === "reset") return "the cache was flushed";
+      if (event.kind !== "evict" || event.node !== id) continue;
+      const node = this.at(place).get(id);
+      const next = this.events.slice(place, place + 64).find(({ kind }) => kind === "insert" || kind === "extend");
+      const rest = node ? `, unused for ${ago(event.time - node.last).replace(" ago", "")}` : "";
+      return `least recently used${rest}${next?.owner ? `; made room for ${next.owner}` : ""}`;
+    }
+    return "";
+  }
+
+  /** Who reused `id` last, newest first. */
+  users(id: number, tree: Tree, count: number): string[] {
+    const users = new Set<string>();
+    for (let place = count - 1; place >= 0 && users.size < 3; place--) {
+      const { kind, node, owner } = this.events[place] as CacheEvent;
+      if (kind === "hit" && owner && path(tree, node).some((above) => above.node === id)) users.add(owner);
+    }
+    return [...users];
+  }
+
+  private _collect(start: number, end: number): Marks {
     const marks: Marks = { fresh: new Set(), hit: new Set(), evicted: new Map() };
     const tree = this.at(start);
     for (let place = start; place < end; place++) {

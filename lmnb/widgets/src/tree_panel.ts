@@ -2,83 +2,87 @@
 // screen readers.
 
 import { h, OWN_KEYS, setText } from "./dom";
-import { ago, count, oneLine, plural } from "./format";
+import { ago, bytes, count, oneLine, plural } from "./format";
 import { type Box, neighbour } from "./tree_layout";
-import { type Marks, path, stateOf, STATE_SIGNS, type Tree } from "./tree_model";
+import { type CacheModel, type Marks, path, stateOf, STATE_SIGNS, type Tree } from "./tree_model";
 
 const MOST_ROWS = 200;
 const STATE_WORDS = { kept: "kept", hit: "reused just now", new: "new", evicted: "evicted" } as const;
 
 export class DetailsView {
   readonly el = h("aside", { class: "lmnb-details", "aria-label": "Selected node" });
-  private readonly hint = h("p", { class: "lmnb-hint" }, "Select a node: click it, or use the arrow keys.");
-  private readonly facts = h("dl");
-  private readonly text = h("pre", { class: "lmnb-node-text", tabindex: 0 });
-  private readonly values = new Map<string, HTMLElement>();
+  private readonly _hint = h("p", { class: "lmnb-hint" }, "Select a node: click it, or use the arrow keys.");
+  private readonly _facts = h("dl");
+  private readonly _text = h("pre", { class: "lmnb-node-text", tabindex: 0 });
+  private readonly _values = new Map<string, HTMLElement>();
 
   constructor() {
-    for (const name of ["State", "Tokens", "From root", "Hits", "Last use", "Made by"]) {
+    for (const name of ["State", "Tokens", "From root", "Hits", "Last use", "Made by", "Used by", "Why"]) {
       const value = h("dd");
-      this.values.set(name, value);
-      this.facts.append(h("dt", {}, name), value);
+      this._values.set(name, value);
+      this._facts.append(h("dt", {}, name), value);
     }
-    this.el.append(this.hint, this.facts, this.text);
+    this.el.append(this._hint, this._facts, this._text);
     this.show(null, new Map(), null, 0);
   }
 
-  show(id: number | null, tree: Tree, marks: Marks | null, now: number): void {
+  show(id: number | null, tree: Tree, marks: Marks | null, now: number, model?: CacheModel, shown = 0, tokenBytes = 0): void {
     const node = id === null ? undefined : tree.get(id);
-    this.hint.hidden = node !== undefined;
-    this.facts.hidden = this.text.hidden = node === undefined;
+    this._hint.hidden = node !== undefined;
+    this._facts.hidden = this._text.hidden = node === undefined;
     if (!node || !marks) return;
     const above = path(tree, node.node);
     const start = above.slice(1).reduce((sum, other) => sum + other.num_tokens, 0);
     const state = stateOf(node.node, marks);
-    this.set("State", `${STATE_SIGNS[state]}${STATE_WORDS[state]}${node.locks > 0 ? ", in use" : ""}`);
-    this.set("Tokens", count(node.num_tokens));
-    this.set("From root", `${count(start)} – ${count(start + node.num_tokens)}, depth ${above.length}`);
-    this.set("Hits", count(node.hits));
-    this.set("Last use", ago(Math.max(0, now - node.last)));
-    this.set("Made by", node.owner || "—");
-    setText(this.text, node.text);
+    this._set("State", `${STATE_SIGNS[state]}${STATE_WORDS[state]}${node.locks > 0 ? ", in use" : ""}`);
+    this._set("Tokens", count(node.num_tokens) + (tokenBytes ? ` · ${bytes(node.num_tokens * tokenBytes)}` : ""));
+    this._set("From root", `${count(start)} – ${count(start + node.num_tokens)}, depth ${above.length}`);
+    this._set("Hits", count(node.hits));
+    this._set("Last use", ago(Math.max(0, now - node.last)));
+    this._set("Made by", node.owner || "—");
+    this._set("Used by", model?.users(node.node, tree, shown).join(", ") ?? "");
+    this._set("Why", (state === "evicted" && model?.why(node.node, shown)) || "");
+    setText(this._text, node.text);
   }
 
-  private set(name: string, value: string): void {
-    const element = this.values.get(name);
-    if (element) setText(element, value);
+  private _set(name: string, value: string): void {
+    const element = this._values.get(name);
+    if (!element) return;
+    setText(element, value);
+    element.hidden = (element.previousElementSibling as HTMLElement).hidden = value === "";
   }
 }
 
 export class ListView {
   readonly el: HTMLDetailsElement;
-  private readonly summary = h("summary");
-  private readonly list = h("ul", { ...OWN_KEYS, role: "tree", "aria-label": "Cache tree" });
-  private readonly rest = h("p", { class: "lmnb-hint" });
-  private rows: Box[] = [];
-  private tree: Tree = new Map();
-  private redraw: (() => void) | null = null;
+  private readonly _summary = h("summary");
+  private readonly _list = h("ul", { ...OWN_KEYS, role: "tree", "aria-label": "Cache tree" });
+  private readonly _rest = h("p", { class: "lmnb-hint" });
+  private _rows: Box[] = [];
+  private _tree: Tree = new Map();
+  private _redraw: (() => void) | null = null;
 
-  constructor(private readonly onSelect: (node: number | null) => void) {
-    this.el = h("details", { class: "lmnb-list" }, this.summary, this.list, this.rest);
-    this.el.addEventListener("toggle", () => this.el.open && this.redraw?.());
-    this.list.addEventListener("click", (event) => this.onSelect(nodeOf(event)));
-    this.list.addEventListener("keydown", (event) => this.move(event));
+  constructor(private readonly _onSelect: (node: number | null) => void) {
+    this.el = h("details", { class: "lmnb-list" }, this._summary, this._list, this._rest);
+    this.el.addEventListener("toggle", () => this.el.open && this._redraw?.());
+    this._list.addEventListener("click", (event) => this._onSelect(nodeOf(event)));
+    this._list.addEventListener("keydown", (event) => this._move(event));
   }
 
   show(boxes: Box[], tree: Tree, marks: Marks, selected: number | null): void {
-    this.tree = tree;
-    this.rows = [...boxes].sort((a, b) => a.row - b.row || a.depth - b.depth);
-    setText(this.summary, `As a list: ${plural(boxes.length, "node")}`);
-    this.redraw = () => this.draw(marks, selected);
-    if (this.el.open) this.redraw();
+    this._tree = tree;
+    this._rows = [...boxes].sort((a, b) => a.row - b.row || a.depth - b.depth);
+    setText(this._summary, `As a list: ${plural(boxes.length, "node")}`);
+    this._redraw = () => this._draw(marks, selected);
+    if (this.el.open) this._redraw();
   }
 
-  private draw(marks: Marks, selected: number | null): void {
-    const focused = this.list.contains(document.activeElement);
-    const shown = this.rows.slice(0, MOST_ROWS);
+  private _draw(marks: Marks, selected: number | null): void {
+    const focused = this._list.contains(document.activeElement);
+    const shown = this._rows.slice(0, MOST_ROWS);
     const current = shown.some((box) => box.node === selected) ? selected : (shown[0]?.node ?? null);
     const items = shown.map((box) => {
-      const node = this.tree.get(box.node);
+      const node = this._tree.get(box.node);
       const label = node ? `${STATE_SIGNS[stateOf(box.node, marks)]}${plural(node.num_tokens, "token")}, ${plural(node.hits, "hit")}: ` : "";
       return h(
         "li",
@@ -94,23 +98,23 @@ export class ListView {
         oneLine(node?.text ?? "").slice(0, 120),
       );
     });
-    this.list.replaceChildren(...items);
+    this._list.replaceChildren(...items);
     if (focused) items.find((item) => item.tabIndex === 0)?.focus({ preventScroll: true });
-    const more = this.rows.length - shown.length;
-    this.rest.hidden = more === 0;
-    setText(this.rest, `and ${plural(more, "more node")}`);
+    const more = this._rows.length - shown.length;
+    this._rest.hidden = more === 0;
+    setText(this._rest, `and ${plural(more, "more node")}`);
   }
 
-  private move(event: KeyboardEvent): void {
+  private _move(event: KeyboardEvent): void {
     const id = nodeOf(event);
-    const place = this.rows.findIndex((box) => box.node === id);
+    const place = this._rows.findIndex((box) => box.node === id);
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     const next =
-      step === undefined ? neighbour(this.rows, this.tree, id, event.key) : (this.rows[place + step]?.node ?? null);
+      step === undefined ? neighbour(this._rows, this._tree, id, event.key) : (this._rows[place + step]?.node ?? null);
     if (next === null) return;
     event.preventDefault();
     event.stopPropagation();
-    this.onSelect(next);
+    this._onSelect(next);
   }
 }
 

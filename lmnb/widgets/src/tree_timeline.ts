@@ -7,6 +7,8 @@ import type { CacheEvent } from "./protocol";
 const TICK = 400; // milliseconds between steps while playing
 const LONGEST = 30_000; // milliseconds that playing everything takes at most; then steps get larger
 
+const WINDOW = 64; // events that the hit rate looks back over
+
 const WHAT: Record<CacheEvent["kind"], string> = {
   insert: "new",
   extend: "grew by",
@@ -22,94 +24,131 @@ export class Timeline {
   place: number | null = null;
   /** Events that the last move went over: they are what "just happened". */
   stride = 1;
-  private events: readonly CacheEvent[] = [];
-  private timer: ReturnType<typeof setInterval> | undefined;
-  private readonly slider = h("input", { type: "range", min: 0, value: 0, "aria-label": "Place in the recorded events" });
-  private readonly play = h("button", { type: "button", class: "lmnb-play" }, "Play");
-  private readonly live = h("button", { type: "button", class: "lmnb-live", "aria-pressed": "true" }, "Live");
-  private readonly caption = h("span", { class: "lmnb-caption lmnb-number" });
+  /** The moment that the tree is compared with, as a number of events, or null. */
+  since: number | null = null;
+  private _events: readonly CacheEvent[] = [];
+  private _timer: ReturnType<typeof setInterval> | undefined;
+  private readonly _slider = h("input", { type: "range", min: 0, value: 0, "aria-label": "Place in the recorded events" });
+  private readonly _play = h("button", { type: "button", class: "lmnb-play" }, "Play");
+  private readonly _live = h("button", { type: "button", class: "lmnb-live", "aria-pressed": "true" }, "Live");
+  private readonly _compare = h("button", { type: "button", title: "Show what differs from this moment on" }, "Compare");
+  private readonly _curve = h("div", { class: "lmnb-curve", role: "img" });
+  private _drawn = -1; // events in the curve
+  private readonly _caption = h("span", { class: "lmnb-caption lmnb-number" });
 
-  constructor(private readonly onMove: () => void) {
+  constructor(private readonly _onMove: () => void) {
     const back = h("button", { type: "button", "aria-label": "Step back" }, "‹");
     const forth = h("button", { type: "button", "aria-label": "Step forward" }, "›");
     this.el = h(
       "div",
       { ...OWN_KEYS, class: "lmnb-timeline", role: "group", "aria-label": "Timeline" },
-      this.play,
+      this._play,
       back,
       forth,
-      this.slider,
-      this.live,
-      this.caption,
+      h("span", { class: "lmnb-range" }, this._curve, this._slider),
+      this._live,
+      this._compare,
+      this._caption,
     );
-    this.play.addEventListener("click", () => (this.timer === undefined ? this.start() : this.pause()));
+    this._compare.addEventListener("click", () => {
+      this.since = this.since === null ? (this.place ?? this._events.length) : null;
+      this._draw();
+      this._onMove();
+    });
+    this._play.addEventListener("click", () => (this._timer === undefined ? this._start() : this.pause()));
     back.addEventListener("click", () => this.step(-1));
     forth.addEventListener("click", () => this.step(1));
-    this.slider.addEventListener("input", () => this.go(Number(this.slider.value), 1));
-    this.slider.addEventListener("keydown", (event) => event.stopPropagation()); // notebooks take the arrow keys
-    this.live.addEventListener("click", () => this.follow());
+    this._slider.addEventListener("input", () => this._go(Number(this._slider.value), 1));
+    this._slider.addEventListener("keydown", (event) => event.stopPropagation()); // notebooks take the arrow keys
+    this._live.addEventListener("click", () => this.follow());
   }
 
   show(events: readonly CacheEvent[]): void {
-    this.events = events;
+    this._events = events;
     if (this.place !== null && this.place > events.length) this.place = null;
-    this.draw();
+    this._draw();
   }
 
   step(by: number): void {
     this.pause();
-    this.go((this.place ?? this.events.length) + by, 1);
+    this._go((this.place ?? this._events.length) + by, 1);
   }
 
   toggle(): void {
-    if (this.timer === undefined) this.start();
+    if (this._timer === undefined) this._start();
     else this.pause();
   }
 
   follow(): void {
     this.pause();
     this.place = null;
-    this.draw();
-    this.onMove();
+    this._draw();
+    this._onMove();
   }
 
   pause(): void {
-    clearInterval(this.timer);
-    this.timer = undefined;
-    setText(this.play, "Play");
+    clearInterval(this._timer);
+    this._timer = undefined;
+    setText(this._play, "Play");
   }
 
-  private start(): void {
-    const total = this.events.length;
+  private _start(): void {
+    const total = this._events.length;
     if (total === 0) return;
-    if (this.place === null || this.place >= total) this.go(0, 1);
+    if (this.place === null || this.place >= total) this._go(0, 1);
     const stride = Math.max(1, Math.ceil((total - (this.place ?? 0)) / (LONGEST / TICK)));
-    setText(this.play, "Pause");
-    this.timer = setInterval(() => {
+    setText(this._play, "Pause");
+    this._timer = setInterval(() => {
       const next = (this.place ?? 0) + stride;
-      if (next >= this.events.length) this.pause();
-      this.go(next, stride);
+      if (next >= this._events.length) this.pause();
+      this._go(next, stride);
     }, TICK);
   }
 
-  private go(place: number, stride: number): void {
-    this.place = Math.max(0, Math.min(place, this.events.length));
+  private _go(place: number, stride: number): void {
+    this.place = Math.max(0, Math.min(place, this._events.length));
     this.stride = stride;
-    this.draw();
-    this.onMove();
+    this._draw();
+    this._onMove();
   }
 
-  private draw(): void {
-    const total = this.events.length;
-    const place = this.place ?? total;
-    this.slider.max = String(total);
-    this.slider.value = String(place);
-    this.slider.disabled = this.play.disabled = total === 0;
-    this.live.setAttribute("aria-pressed", String(this.place === null));
-    const words = describe(this.events[place - 1]);
-    this.slider.setAttribute("aria-valuetext", `${place} of ${total}: ${words}`);
-    setText(this.caption, `${count(place)} / ${count(total)}${words ? ` · ${words}` : ""}`);
+  private _drawCurve(total: number): void {
+    this._drawn = total;
+    const rates = hitRates(this._events);
+    this._curve.style.clipPath = `polygon(0 100%,${rates.map((rate, index) => `${index}% ${(100 - 100 * rate).toFixed(1)}%`).join()},100% 100%)`;
+    const words = `Hit rate ${(100 * (rates[100] ?? 0)).toFixed(0)} % over the last ${WINDOW} events`;
+    this._curve.title = words;
+    this._curve.setAttribute("aria-label", words);
   }
+
+  private _draw(): void {
+    const total = this._events.length;
+    const place = this.place ?? total;
+    this._slider.max = String(total);
+    this._slider.value = String(place);
+    this._slider.disabled = this._play.disabled = total === 0;
+    this._live.setAttribute("aria-pressed", String(this.place === null));
+    this._compare.setAttribute("aria-pressed", String(this.since !== null));
+    setText(this._compare, this.since === null ? "Compare" : `Since ${count(this.since)}`);
+    if (this._drawn !== total) this._drawCurve(total);
+    const words = describe(this._events[place - 1]);
+    this._slider.setAttribute("aria-valuetext", `${place} of ${total}: ${words}`);
+    setText(this._caption, `${count(place)} / ${count(total)}${words ? ` · ${words}` : ""}`);
+  }
+}
+
+/** At each of 100 places: the share of prompt tokens that were reused, over the last events before it. */
+function hitRates(events: readonly CacheEvent[]): number[] {
+  const sums = [[0, 0]]; // tokens reused, and new
+  for (const { kind, num_tokens } of events) {
+    const [hit, fresh] = sums[sums.length - 1] as [number, number];
+    sums.push([hit + (kind === "hit" ? num_tokens : 0), fresh + (kind === "insert" ? num_tokens : 0)]);
+  }
+  return Array.from({ length: 101 }, (_, index) => {
+    const end = Math.round((index * events.length) / 100);
+    const [hit, fresh] = (sums[end] as [number, number]).map((sum, place) => sum - ((sums[Math.max(0, end - WINDOW)] as [number, number])[place] ?? 0)) as [number, number];
+    return hit + fresh ? hit / (hit + fresh) : 0;
+  });
 }
 
 function describe(event: CacheEvent | undefined): string {

@@ -4,11 +4,13 @@ import type { Connection, Reducer } from "./connection";
 import { frameScheduler, h, OWN_KEYS, setText } from "./dom";
 import { count, plural } from "./format";
 import type { CacheEvent, Pool } from "./protocol";
-import { TreeCanvas } from "./tree_canvas";
+import { type Scene, TINTS, TreeCanvas } from "./tree_canvas";
 import { neighbour } from "./tree_layout";
 import { CacheModel, type CacheState, type Marks, type Tree } from "./tree_model";
 import { DetailsView, ListView } from "./tree_panel";
 import { Timeline } from "./tree_timeline";
+
+const FOLLOWED = 12; // events at once that an eye may follow
 
 export class CacheStore implements Reducer<CacheState, CacheEvent> {
   model = new CacheModel();
@@ -46,115 +48,177 @@ export function renderCache(
   };
 }
 
+/** Nodes in which a match of `query` ends: it may have begun above them, because a split cuts words, too. */
+function search(tree: Tree, query: string): Set<number> {
+  const before = new Map<number, string>(); // the end of the text up to and with a node
+  const end = (id: number): string => {
+    const node = tree.get(id);
+    if (!node) return "";
+    let text = before.get(id);
+    if (text === undefined) before.set(id, (text = query.length > 1 ? (end(node.parent) + node.text.toLowerCase()).slice(1 - query.length) : ""));
+    return text;
+  };
+  const found = [...tree.values()].filter((node) => (end(node.parent) + node.text.toLowerCase()).includes(query));
+  return new Set(found.map((node) => node.node));
+}
+
 class CacheViewElement {
   readonly root: HTMLElement;
-  private selected: number | null = null;
-  private tree: Tree = new Map();
-  private marks: Marks = { fresh: new Set(), hit: new Set(), evicted: new Map() };
-  private readonly usage = h("span", { class: "lmnb-model", role: "status" });
-  private readonly gauge = h("span", { class: "lmnb-gauge-fill" });
-  private readonly frame = h("div", {
+  private _selected: number | null = null;
+  private _tree: Tree = new Map();
+  private _marks: Marks = { fresh: new Set(), hit: new Set(), evicted: new Map() };
+  private readonly _usage = h("span", { class: "lmnb-model", role: "status" });
+  private _query = "";
+  private _found: Set<number> | null = null;
+  private _seen = -1; // events drawn before
+  private _badgeTimer: ReturnType<typeof setTimeout> | undefined;
+  private readonly _badge = h("span", { class: "lmnb-badge", title: "More happened at once than the picture could show one by one" });
+  private readonly _tint = h("select", { ...OWN_KEYS, "aria-label": "Colour of nodes" }, ...TINTS.map((name) => h("option", { value: name }, `by ${name}`)));
+  private readonly _search = h("input", { ...OWN_KEYS, type: "search", placeholder: "Search text", "aria-label": "Search the cached text" });
+  private readonly _gauge = h("span", { class: "lmnb-gauge-fill" });
+  private readonly _frame = h("div", {
     ...OWN_KEYS,
     class: "lmnb-tree-frame",
     tabindex: 0,
     role: "group",
     "aria-label": "Cache tree. Arrow keys walk through it.",
   });
-  private readonly empty = h("p", { class: "lmnb-hint" }, "The cache is empty.");
-  private readonly details = new DetailsView();
-  private readonly list = new ListView((node) => this.select(node));
-  private readonly timeline = new Timeline(() => this.update());
-  private readonly canvas: TreeCanvas;
+  private readonly _empty = h("p", { class: "lmnb-hint" }, "The cache is empty.");
+  private readonly _details = new DetailsView();
+  private readonly _list = new ListView((node) => this._select(node));
+  private readonly _timeline = new Timeline(() => this.update());
+  private readonly _canvas: TreeCanvas;
 
   constructor(private readonly store: CacheStore) {
     const reduced = window.matchMedia?.("(prefers-reduced-motion: reduce)").matches ?? false;
-    this.canvas = new TreeCanvas(reduced, (node) => this.select(node));
-    this.frame.append(this.empty, this.canvas.el);
-    this.frame.addEventListener("keydown", (event) => this.onKey(event));
+    this._canvas = new TreeCanvas(reduced, (node) => this._select(node));
+    this._frame.append(this._empty, this._canvas.el);
+    this._frame.addEventListener("keydown", (event) => this._onKey(event));
+    this._tint.addEventListener("change", () => this.update());
+    this._search.addEventListener("input", () => {
+      this._query = this._search.value.trim().toLowerCase();
+      this.update();
+    });
+    this._search.addEventListener("keydown", (event) => event.key === "Enter" && this._nextFound());
     const legend = h(
       "span",
       { class: "lmnb-metrics" },
+      this._badge,
       h("span", { class: "lmnb-legend", "data-state": "hit" }, "● reused"),
       h("span", { class: "lmnb-legend", "data-state": "new" }, "+ new"),
       h("span", { class: "lmnb-legend", "data-state": "evicted" }, "✕ evicted"),
+      this._search,
+      this._tint,
     );
-    const title = h("span", { class: "lmnb-title" }, h("b", { class: "lmnb-program" }, "Cache tree"), this.usage);
+    const title = h("span", { class: "lmnb-title" }, h("b", { class: "lmnb-program" }, "Cache tree"), this._usage);
     this.root = h(
       "div",
       { class: "lmnb lmnb-cache" },
       h("div", { class: "lmnb-head" }, title, legend),
-      h("div", { class: "lmnb-bar lmnb-gauge", "aria-hidden": "true" }, this.gauge),
-      h("div", { class: "lmnb-tree-columns" }, this.frame, this.details.el),
-      this.timeline.el,
-      this.list.el,
+      h("div", { class: "lmnb-bar lmnb-gauge", "aria-hidden": "true" }, this._gauge),
+      h("div", { class: "lmnb-tree-columns" }, this._frame, this._details.el),
+      this._timeline.el,
+      this._list.el,
     );
   }
 
   update(): void {
     const { model, pool } = this.store;
-    this.timeline.show(model.events);
-    const place = this.timeline.place;
-    this.tree = place === null ? model.head : model.at(place);
-    this.marks = place === null ? model.marks() : model.marks(place, Math.max(0, place - this.timeline.stride));
-    this.canvas.show({ tree: this.tree, marks: this.marks }, this.summary());
-    this.empty.hidden = this.canvas.boxes.length > 0;
-    this.canvas.el.hidden = !this.empty.hidden;
-    if (this.selected !== null && !this.canvas.nodes.has(this.selected)) this.selected = null;
-    this.canvas.select(this.selected);
-    this.showPool(place === null ? pool : undefined);
-    this.showSelected();
+    this._timeline.show(model.events);
+    const place = this._timeline.place;
+    this._tree = place === null ? model.head : model.at(place);
+    const { since } = this._timeline;
+    const shown = place ?? model.events.length;
+    if (since !== null) this._marks = model.marks(Math.max(shown, since), Math.min(shown, since));
+    else this._marks = place === null ? model.marks() : model.marks(place, Math.max(0, place - this._timeline.stride));
+    if (place === null) this._tell(model.events.length);
+    this._found = null;
+    if (this._query) {
+      this._found = search(new Map([...this._tree, ...this._marks.evicted]), this._query);
+    }
+    const now = model.events[shown - 1]?.time ?? 0;
+    this._canvas.show({ tree: this._tree, marks: this._marks, tint: this._tint.value as Scene["tint"], found: this._found, now }, this._summary());
+    this._empty.hidden = this._canvas.boxes.length > 0;
+    this._canvas.el.hidden = !this._empty.hidden;
+    if (this._selected !== null && !this._canvas.nodes.has(this._selected)) this._selected = null;
+    this._canvas.select(this._selected);
+    this._showPool(place === null ? pool : undefined);
+    this._showSelected();
+  }
+
+  /** More events at once than an animation can show are at least counted. */
+  private _tell(total: number): void {
+    const fresh = this._seen < 0 ? 0 : total - this._seen;
+    this._seen = total;
+    if (fresh <= FOLLOWED) return;
+    setText(this._badge, `+${count(fresh)} events`);
+    clearTimeout(this._badgeTimer);
+    this._badgeTimer = setTimeout(() => setText(this._badge, ""), 2000);
+  }
+
+  private _nextFound(): void {
+    const boxes = this._canvas.boxes.filter((box) => this._found?.has(box.node));
+    const place = boxes.findIndex((box) => box.node === this._selected);
+    this._select(boxes[(place + 1) % boxes.length]?.node ?? null);
   }
 
   recolour(): void {
-    this.canvas.redraw();
+    this._canvas.redraw();
   }
 
   close(): void {
-    this.timeline.pause();
-    this.canvas.close();
+    this._timeline.pause();
+    clearTimeout(this._badgeTimer);
+    this._canvas.close();
     this.root.remove();
   }
 
-  private select(node: number | null): void {
-    this.selected = node;
-    this.canvas.select(node);
-    this.showSelected();
+  private _select(node: number | null): void {
+    this._selected = node;
+    this._canvas.select(node);
+    this._showSelected();
   }
 
-  private showSelected(): void {
-    const place = this.timeline.place ?? this.store.model.events.length;
+  private _showSelected(): void {
+    const place = this._timeline.place ?? this.store.model.events.length;
     const newest = this.store.model.events[place - 1]?.time ?? 0;
-    this.details.show(this.selected, this.canvas.nodes, this.marks, newest);
-    this.list.show(this.canvas.boxes, this.canvas.nodes, this.marks, this.selected);
+    this._details.show(this._selected, this._canvas.nodes, this._marks, newest, this.store.model, place, this.store.pool?.token_bytes);
+    this._list.show(this._canvas.boxes, this._canvas.nodes, this._marks, this._selected);
   }
 
-  private showPool(pool: Pool | undefined): void {
+  private _showPool(pool: Pool | undefined): void {
     let tokens = 0;
-    for (const node of this.tree.values()) tokens += node.num_tokens;
+    for (const node of this._tree.values()) tokens += node.num_tokens;
     const total = this.store.pool?.pool_tokens ?? 0;
-    const parts = [plural(this.tree.size, "node"), `${count(tokens)}${total ? ` of ${count(total)}` : ""} tokens cached`];
+    const parts = [plural(this._tree.size, "node"), `${count(tokens)}${total ? ` of ${count(total)}` : ""} tokens cached`];
+    if (this._found) parts.unshift(`${count(this._found.size)} found`);
+    if (this._timeline.since !== null) parts.unshift(`since event ${count(this._timeline.since)}: ${this._changes()}`);
     const closed = this.store.pool?.closed === 1;
     if (closed) parts.unshift("the model was unloaded; this was its cache");
     this.root.classList.toggle("lmnb-closed", closed);
     if (pool && pool.running + pool.waiting > 0) parts.push(`${count(pool.running)} running, ${count(pool.waiting)} waiting`);
-    setText(this.usage, parts.join(" · "));
-    this.gauge.style.width = total ? `${Math.min(100, (100 * tokens) / total)}%` : "0";
+    setText(this._usage, parts.join(" · "));
+    this._gauge.style.width = total ? `${Math.min(100, (100 * tokens) / total)}%` : "0";
   }
 
-  private summary(): string {
-    const { fresh, hit, evicted } = this.marks;
-    return `Cache tree: ${plural(this.tree.size, "node")}; just now ${count(hit.size)} reused, ${count(fresh.size)} new, ${count(evicted.size)} evicted`;
+  private _summary(): string {
+    return `Cache tree: ${plural(this._tree.size, "node")}; just now ${this._changes()}`;
   }
 
-  private onKey(event: KeyboardEvent): void {
-    if (event.key === "Escape") this.select(null);
-    else if (event.key === " ") this.timeline.toggle();
-    else if (event.key === "," || event.key === ".") this.timeline.step(event.key === "," ? -1 : 1);
+  private _changes(): string {
+    const { fresh, hit, evicted } = this._marks;
+    return `${count(hit.size)} reused, ${count(fresh.size)} new, ${count(evicted.size)} evicted`;
+  }
+
+  private _onKey(event: KeyboardEvent): void {
+    if (event.key === "Escape") this._select(null);
+    else if (event.key === " ") this._timeline.toggle();
+    else if (event.key === "," || event.key === ".") this._timeline.step(event.key === "," ? -1 : 1);
     else {
       const keys = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"];
       if (!keys.includes(event.key)) return;
-      const next = neighbour(this.canvas.boxes, this.canvas.nodes, this.selected, event.key);
-      if (next !== null) this.select(next);
+      const next = neighbour(this._canvas.boxes, this._canvas.nodes, this._selected, event.key);
+      if (next !== null) this._select(next);
     }
     // Notebooks have their own meaning for these keys.
     event.preventDefault();

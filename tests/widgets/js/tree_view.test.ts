@@ -139,4 +139,78 @@ describe("the cache view", () => {
     end();
     expect(host.numListeners).toBe(0);
   });
+
+  it("searches text across splits, and Enter walks through what it found", () => {
+    const { el, find } = open();
+    const search = find<HTMLInputElement>("input[type=search]");
+    search.value = "KIND. WHAT";
+    search.dispatchEvent(new Event("input"));
+    expect(find(".lmnb-model").textContent).toContain("1 found");
+    press(search, "Enter");
+    expect(find(".lmnb-node-text").textContent).toContain("What is");
+    search.value = "no such text";
+    search.dispatchEvent(new Event("input"));
+    expect(find(".lmnb-model").textContent).toContain("0 found");
+    press(search, "Enter");
+    expect(el.querySelector<HTMLElement>(".lmnb-details dl")?.hidden).toBe(true);
+  });
+
+  it("compares two moments until it is told not to", () => {
+    const { el, find } = open();
+    const slider = find<HTMLInputElement>("input[type=range]");
+    const compare = [...el.querySelectorAll("button")].find((button) => button.textContent === "Compare");
+    slider.value = "2";
+    slider.dispatchEvent(new Event("input"));
+    compare?.click();
+    find(".lmnb-live").click();
+    expect(compare?.textContent).toBe("Since 2");
+    expect(find(".lmnb-model").textContent).toMatch(/since event 2: \d+ reused, [1-9]\d* new, [1-9]\d* evicted/);
+    compare?.click();
+    expect(find(".lmnb-model").textContent).not.toContain("since event");
+  });
+
+  it("says why a node was evicted, who used one, and how large it is", () => {
+    const at = events.findIndex((event) => event.kind === "evict");
+    const { find, host } = open(events);
+    host.receive({ type: "events", seq: 2, events: [], pool: { ...pool, token_bytes: 46080 } });
+    const slider = find<HTMLInputElement>("input[type=range]");
+    slider.value = String(at + 1);
+    slider.dispatchEvent(new Event("input"));
+    const frame = find(".lmnb-tree-frame");
+    const facts = () => find(".lmnb-details dl").textContent ?? "";
+    press(frame, "Home");
+    expect(facts()).toContain("Used by");
+    expect(facts()).toMatch(/Tokens\d+ · [\d.]+ kB|MB/);
+    const list = find<HTMLDetailsElement>(".lmnb-list");
+    list.open = true;
+    list.dispatchEvent(new Event("toggle"));
+    [...list.querySelectorAll("li")].find((item) => item.textContent?.startsWith("✕"))?.click();
+    expect(facts()).toContain("Whyleast recently used, unused for");
+    expect(facts()).toContain("made room for cell 5");
+  });
+
+  it("counts what comes faster than an eye can follow", async () => {
+    const { host, find } = open(events.slice(0, 2));
+    host.receive({ type: "events", seq: 2, events: events.slice(2), pool });
+    await frames();
+    expect(find(".lmnb-badge").textContent).toBe(`+${events.length - 2} events`);
+    const slow = open(events.slice(0, -2));
+    slow.host.receive({ type: "events", seq: 2, events: events.slice(-2), pool });
+    await frames();
+    expect(slow.find(".lmnb-badge").textContent).toBe("");
+  });
+
+  it("draws the hit rate over time and says the newest", () => {
+    const { find } = open();
+    const curve = find(".lmnb-curve");
+    expect(curve.getAttribute("aria-label")).toMatch(/^Hit rate [1-9]\d % over the last 64 events$/);
+  });
+
+  it("says that the model was unloaded", async () => {
+    const { host, find, el } = open();
+    host.receive({ type: "snapshot", snapshot: snapshot("cache", 3, { base: [], base_seq: -1, events }, { ...pool, closed: 1 }) });
+    await frames();
+    expect(find(".lmnb-model").textContent).toContain("the model was unloaded");
+    expect(el.querySelector(".lmnb-closed")).not.toBeNull();
+  });
 });
