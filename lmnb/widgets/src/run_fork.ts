@@ -30,6 +30,7 @@ export class ForkView implements ItemView {
   private readonly _choice: ForkUi;
   private _item: Extract<Item, { type: "fork" }> | null = null;
   private _order: number[] = [];
+  private _shown: number[] = [];
   private _arranged = ""; // what `order` was made for
 
   constructor(
@@ -69,7 +70,7 @@ export class ForkView implements ItemView {
     const state = `${item.branches.length} ${this._model.state.status !== "running"}`;
     if (state !== this._arranged) this._arrange(item.branches);
     this._arranged = state;
-    for (const view of this._views.values()) if (view.el.isConnected || !view.el.parentNode) view.update(this.lines);
+    for (const id of this._shown) this._views.get(id)?.update(this.lines);
     setText(this._title, this._summary(item.branches));
   }
 
@@ -82,7 +83,7 @@ export class ForkView implements ItemView {
     if (sort === "shortest") order.sort((a, b) => size(a) - size(b));
     if (sort === "unfinished first") order.sort((a, b) => Number(this._model.branch(a).status === "done") - Number(this._model.branch(b).status === "done"));
     this._order = order;
-    const shown = order.slice(0, this._step.first + this._choice.extra);
+    const shown = (this._shown = order.slice(0, this._step.first + this._choice.extra));
     const elements = shown.map((id) => {
       const view = this._views.get(id) ?? new LaneView(this._model, id, this._ui);
       this._views.set(id, view);

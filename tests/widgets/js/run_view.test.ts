@@ -222,6 +222,14 @@ describe("the run view", () => {
     expect(second.querySelectorAll(".lmnb-lane")).toHaveLength(256);
   });
 
+  it("draws lanes also where the host attaches the element later", () => {
+    const host = new FakeHost({ snapshot: snapshot("run", 1, folded(events)) });
+    const el = document.createElement("div");
+    create().render({ model: host, el });
+    expect(text(el, ".lmnb-lane .lmnb-gen")).toContain("Clear enough to be read twice.");
+    expect(text(el, ".lmnb-lane .lmnb-sign").every((sign) => sign !== "")).toBe(true);
+  });
+
   it("searches and sorts branches, opens one, and leaves the others where they are", async () => {
     const said = Array.from({ length: 20 }, (_, index): RunEvent[] => [
       { type: "gen", branch: index + 1, var: "x", kind: "gen", constraint: null, line: 1 },
