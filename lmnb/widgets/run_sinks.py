@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from lmnb.widgets import run_html, run_text
 from lmnb.widgets.feed import HTML_INTERVAL, WIDGET_INTERVAL
 from lmnb.widgets.output import MimeBundle, Output, bundle
-from lmnb.widgets.shorten import fitted
 from lmnb.widgets.rerun import Comparison
 from lmnb.widgets.run_model import RunModel, merge_tokens
+from lmnb.widgets.shorten import fitted
 from lmnb.widgets.slim import slim_events, slim_model
 
 PROTOCOL = 1  # of the messages and snapshots, for saved notebooks
