@@ -57,7 +57,7 @@ def test_a_huge_run_is_cut_to_what_a_cell_may_hold(said):
     for text in bundle.values():
         assert "first" in text
         assert "last" in text
-        assert " more " in text or "not shown" in text
+        assert " more" in text or "not shown" in text
 
 
 @pytest.mark.parametrize("forks", [True, False])
