@@ -23,6 +23,10 @@ class Painter(Protocol):
         """A whole page that needs neither kernel nor network."""
         ...
 
+    def run_picture(self, run: SavedRun) -> str:
+        """The run as HTML without scripts, of a size for a notebook."""
+        ...
+
     def show_run(self, run: SavedRun) -> None:
         """Show the run in the running cell."""
         ...

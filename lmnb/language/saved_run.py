@@ -120,6 +120,10 @@ class SavedRun:
     def _ipython_display_(self) -> None:
         painter().show_run(self)
 
+    def _repr_html_(self) -> str:
+        """For notebooks that are not IPython's."""
+        return painter().run_picture(self)
+
 
 def saved(run: Any) -> SavedRun:
     """`run` as a saved one: a run, or a state's run, up to now. ArgumentError for anything else."""

@@ -25,7 +25,8 @@ def detect_mode(shell: object | None = None) -> ViewMode:
     """The best view here: what `prefer_mode` or else `LMNB_VIEW` say, else by the kind of IPython shell.
 
     Databricks and Colab show third-party widgets only with help from outside the notebook, so they get HTML.
-    `shell` defaults to the running IPython; without one, or in a terminal, the view is text.
+    JupyterLab, Notebook and VS Code get widgets where anywidget is installed. `shell` defaults to the running
+    IPython; in a terminal, or without IPython (a script, marimo), the view is text.
     """
     if _preferred is not None:
         return _preferred
@@ -33,12 +34,13 @@ def detect_mode(shell: object | None = None) -> ViewMode:
     if forced is not None:
         return check_mode(forced)
     shell = shell if shell is not None else current_shell()
-    names = {cls.__name__ for cls in type(shell).__mro__}
+    kinds = type(shell).__mro__
+    names = {kind.__name__ for kind in kinds}
+    if shell is None or "TerminalInteractiveShell" in names:  # also in the terminals and jobs of those below
+        return "text"
     if "DATABRICKS_RUNTIME_VERSION" in os.environ or "DatabricksShell" in names:
         return "html"
-    if shell is None or "TerminalInteractiveShell" in names:
-        return "text"
-    if type(shell).__module__.startswith("google.colab"):
+    if any(kind.__module__.startswith("google.colab") for kind in kinds):
         return "html"
     return "widget" if has_anywidget() else "html"
 

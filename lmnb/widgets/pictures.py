@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 
+from lmnb.language.events import to_json
 from lmnb.language.run_diff import BranchDiff, Line, RunDiff, Summary
 from lmnb.language.saved_run import SavedRun
 from lmnb.widgets.escape import cut, markup, plain
 from lmnb.widgets.run_html import WORDS, style
+from lmnb.widgets.run_sinks import RunRecord
 from lmnb.widgets.run_text import seconds
 from lmnb.widgets.run_view import RunView
 
@@ -37,6 +39,13 @@ _STYLE = """<style>
 def run_html(run: SavedRun) -> str:
     """The run's view as a page that needs neither kernel nor network."""
     return _view(run).to_html()
+
+
+def run_picture(run: SavedRun) -> str:
+    """The run as HTML without scripts, of a size for a notebook."""
+    record = RunRecord()
+    record.apply([to_json(event) for event in run.events])
+    return str(record.bundle()["text/html"])
 
 
 def show_run(run: SavedRun) -> None:

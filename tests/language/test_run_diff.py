@@ -93,6 +93,9 @@ def test_another_painter_can_take_over():
         def run_html(self, run: Any) -> str:
             return f"run {run.id}"
 
+        def run_picture(self, run: Any) -> str:
+            return "picture"
+
         def show_run(self, run: Any) -> None: ...
 
         def diff_html(self, diff: Any) -> str:
@@ -104,6 +107,7 @@ def test_another_painter_can_take_over():
     set_painter(Plain())
     try:
         saved = run("yes")
+        assert saved._repr_html_() == "picture"
         assert saved.to_html() == f"run {saved.id}"
         assert (repr(saved.diff(saved)), saved.diff(saved)._repr_html_()) == ("text", "html")
     finally:

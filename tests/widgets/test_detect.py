@@ -23,6 +23,8 @@ class OwnTerminal(TerminalInteractiveShell): ...
 
 Colab = type("Shell", (ZMQInteractiveShell,), {"__module__": "google.colab._shell"})
 
+OwnColab = type("OwnShell", (Colab,), {})
+
 CASES = [
     (ZMQInteractiveShell(), {}, True, "widget"),
     (ZMQInteractiveShell(), {}, False, "html"),
@@ -30,7 +32,10 @@ CASES = [
     (OwnTerminal(), {}, False, "text"),
     (DatabricksShell(), {}, True, "html"),
     (ZMQInteractiveShell(), {"DATABRICKS_RUNTIME_VERSION": "16.4"}, True, "html"),
+    (TerminalInteractiveShell(), {"DATABRICKS_RUNTIME_VERSION": "16.4"}, True, "text"),
     (Colab(), {}, True, "html"),
+    (OwnColab(), {}, True, "html"),
+    (ZMQInteractiveShell(), {"VSCODE_PID": "1"}, True, "widget"),
     (ZMQInteractiveShell(), {"LMNB_VIEW": "text"}, True, "text"),
     (DatabricksShell(), {"LMNB_VIEW": "widget", "DATABRICKS_RUNTIME_VERSION": "16.4"}, True, "widget"),
     (TerminalInteractiveShell(), {"LMNB_VIEW": "off"}, True, "off"),

@@ -49,6 +49,12 @@ def test_a_replayed_run_shows_itself(front_end, monkeypatch):
     assert "Judge the clarity of the essay." in visible(front_end.updates[-1][1]["text/html"])
 
 
+def test_a_notebook_that_is_not_ipythons_gets_a_picture():
+    html = SavedRun(judge())._repr_html_()
+    assert "<script" not in html
+    assert "Judge the clarity of the essay." in visible(html)
+
+
 def test_a_diff_shows_signs_and_marks_words():
     diff = one(*chat(0, "user", *gen(0, "x", "a good day"))).diff(one(*chat(0, "user", *gen(0, "x", "a bad day"))))
     html = diff.to_html()
