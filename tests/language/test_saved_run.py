@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -57,6 +58,12 @@ def test_every_event_class_has_a_schema_that_its_own_wire_form_fits():
     assert kinds == set(ev.EVENT_TYPES)
     seen = {type(event) for event in judge() + stopped()}
     assert len(seen) >= 12  # the samples above exercise nearly all of them
+
+
+def test_the_documentation_lists_every_event():
+    text = (Path(__file__).parents[2] / "docs" / "sharing.md").read_text(encoding="utf-8")
+    table = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert [kind for kind in ev.EVENT_TYPES if not any(f"`{kind}`" in cell for cell in table)] == []
 
 
 def test_numbers_that_json_has_no_sign_for_survive():
