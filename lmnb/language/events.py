@@ -134,6 +134,7 @@ class VariableSet:
     branch: int
     name: str
     value: str  # its text, shortened by the view
+    kind: str = "str"  # its type's name
 
 
 @dataclass(frozen=True, slots=True)

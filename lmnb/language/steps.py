@@ -90,7 +90,7 @@ class SetStep(Step):
     async def run(self, stream: Stream) -> None:
         """Tell."""
         for variable in self.variables:
-            stream.publish(VariableSet(stream.branch.id, variable.name, str(variable.value)))
+            stream.publish(told(stream, variable, variable.value))
 
 
 class ForkStep(Step):
@@ -174,7 +174,12 @@ class JoinStep(Step):
 def set_variable(stream: Stream, variable: Variable, value: Any, meta: dict[str, Any] | None = None) -> None:
     """Give a variable its value, and tell views."""
     variable.set(value, meta)
-    stream.publish(VariableSet(stream.branch.id, variable.name, str(value)))
+    stream.publish(told(stream, variable, value))
+
+
+def told(stream: Stream, variable: Variable, value: Any) -> VariableSet:
+    """What views hear of a value."""
+    return VariableSet(stream.branch.id, variable.name, str(value), type(value).__name__)
 
 
 def merged_pieces(pieces: Sequence[Piece]) -> list[Piece]:

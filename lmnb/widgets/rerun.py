@@ -20,6 +20,7 @@ Key = tuple[str, str]  # ("cell", the front end's id of it) or ("program", name)
 MOST_RUNS = 32
 MOST_CHARACTERS = 4_000_000  # of all kept runs together
 EXCERPT = 28
+LOOK_BACK = 2000  # characters in which the end of a change is looked for
 _TURN = re.compile(r"<\|")
 _ALWAYS_COMPUTED = 2  # a prompt's last token is computed even if all of it is cached
 
@@ -188,7 +189,8 @@ def _difference(kind: str, old: str, new: str) -> tuple[int, str]:
     at = units(new[:same])
     if same == len(old):
         return at, "The last run ended here; what follows is new"
-    return at, f"{_WHAT[kind]} changed here: “{_excerpt(old[same:])}” became “{_excerpt(new[same:])}”"
+    before, after = _changed_words(old[same:], new[same:])
+    return at, f"{_WHAT[kind]} changed here: “{_excerpt(before)}” became “{_excerpt(after)}”"
 
 
 def _common_length(a: str, b: str) -> int:
@@ -201,6 +203,16 @@ def _common_length(a: str, b: str) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _changed_words(old: str, new: str) -> tuple[str, str]:
+    """Without what both end with, as far as whole words go; `old` may go on past the turn that `new` is of."""
+    before, after = _TURN.split(old[:LOOK_BACK])[0], new[:LOOK_BACK]
+    same = _common_length(before[::-1], after[::-1])
+    while same and not before[len(before) - same].isspace():
+        same -= 1
+    before, after = before[: len(before) - same], after[: len(after) - same]
+    return (before, after) if before.strip() and after.strip() else (old, new)
 
 
 def _excerpt(text: str) -> str:

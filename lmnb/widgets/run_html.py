@@ -81,6 +81,8 @@ def _variables(model: RunModel) -> str:
         for variable in branch["vars"]:
             head, missing, tail = cut(variable["value"], 2000)
             value = markup(head) + (f"<i> … {missing:,} more characters … </i>{markup(tail)}" if missing else "")
+            kind = variable.get("kind")
+            where += f'<span class="lmnb-where">{markup(kind)}</span>' if kind not in (None, "str") else ""
             rows.append(
                 f'<tr><th scope="row">{markup(variable["name"])}{where}</th>'
                 f'<td><div class="lmnb-value">{value}</div></td></tr>'
@@ -152,7 +154,7 @@ class _Writer:
     def _marked(self, text: str, mark: dict[str, Any] | None) -> str:
         if mark is None or mark["at"] is None:
             return self._cut(text) + (_mark(mark) if mark else "")
-        at = len(text.encode("utf-16-le")[: 2 * mark["at"]].decode("utf-16-le"))
+        at = len(text.encode("utf-16-le")[: 2 * mark["at"]].decode("utf-16-le", "ignore"))
         return self._cut(text[:at]) + _mark(mark) + self._cut(text[at:])
 
     def _cut(self, text: str) -> str:

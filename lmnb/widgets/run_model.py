@@ -187,9 +187,9 @@ class RunModel:
         variables = self.branches[event["branch"]]["vars"]
         for variable in variables:
             if variable["name"] == event["name"]:
-                variable["value"] = event["value"]
+                variable.update(value=event["value"], kind=event.get("kind", "str"))
                 return
-        variables.append({"name": event["name"], "value": event["value"]})
+        variables.append({"name": event["name"], "value": event["value"], "kind": event.get("kind", "str")})
 
     def _rerun(self, event: Wire) -> None:
         self.head["rerun"] = True

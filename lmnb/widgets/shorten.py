@@ -47,7 +47,9 @@ def shortened(model: RunModel, share: int = 1) -> RunModel:
         branch = model.branches[id]
         left = max(0, variables)
         variables -= len(branch["vars"])
-        shown: Branch = {**branch, "items": _cut_items(branch["items"], room, set(kept)), "vars": branch["vars"][:left]}
+        pieces = _cut_items(branch["items"], room, set(kept))
+        there = [mark for mark in branch["marks"] if _same_at(mark["item"], branch["items"], pieces)]
+        shown: Branch = {**branch, "items": pieces, "marks": there, "vars": branch["vars"][:left]}
         short.branches[id] = shown
     if variables < 0 and 0 in short.branches:
         note = _note(f"{-variables:,} more variables not shown")
@@ -80,6 +82,10 @@ def _cut_items(items: list[dict[str, Any]], room: int, kept: set[int]) -> list[d
         if gone := len(item["branches"]) - len(there):
             shown.append(_note(f"{gone:,} more branches not shown"))
     return shown
+
+
+def _same_at(index: int, items: list[dict[str, Any]], shown: list[dict[str, Any]]) -> bool:
+    return index < len(shown) and shown[index] is items[index]
 
 
 def _note(what: str) -> dict[str, Any]:

@@ -91,6 +91,7 @@ def judge() -> list[ev.RunEvent]:
         *chat(0, "user", ev.TextAppended(0, "Grade: ")),
         *chat(0, "assistant", *select(0, "grade", ["good", "fair", "poor"], [-1.5, -0.25, -2.0], 1)),
         ev.VariableSet(0, "grade", "fair"),
+        ev.VariableSet(0, "judgments", "['Clear', 'Thin', None]", "list"),
         ev.BranchFinished(0, "done"),
         ev.RunFinished("done", 2.0),
     ]

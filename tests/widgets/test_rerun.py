@@ -11,6 +11,7 @@ from lmnb.language import events as ev
 from lmnb.widgets import RunView, run_html, run_text
 from lmnb.widgets.rerun import Comparison, History, _common_length
 from lmnb.widgets.run_model import RunModel
+from lmnb.widgets.shorten import shortened
 
 
 def program(question: str, answer: str = "Oslo it is", *, fork: str = "", reused: int = 10, computed: int = 5) -> Any:
@@ -62,8 +63,22 @@ def test_the_first_change_is_marked_once_with_what_became_of_what(step: int) -> 
     assert again.head["rerun"]
     ((rest, why),) = marks(again)[0]
     assert rest == "town in Norway."
-    assert "“city in Norway.” became “town in Norway.”" in why
+    assert "“city” became “town”" in why
     assert "10 of 15 prompt tokens were reused" in why
+
+
+def test_a_shortened_picture_puts_no_mark_at_a_wrong_place() -> None:
+    history = History()
+    many = [ev.TextAppended(0, "x"), *gen(0, None, "y")] * 900
+    end = ev.RunFinished("done", 1.0)
+    run(history, [ev.RunStarted("r", "ask", "m", 0.0), *many, end], step=4000)
+    late = [*many[:-8], ev.TextAppended(0, "👩‍🚀 other"), *gen(0, None, "y")]
+    model = run(history, [ev.RunStarted("r", "ask", "m", 0.0), *late, end], step=4000)
+    assert marks(model)[0]
+    kept = shortened(model, 4)
+    assert all(kept.branches[0]["items"][m["item"]] is model.branches[0]["items"][m["item"]]
+               for m in kept.branches[0]["marks"])  # fmt: skip
+    run_html.render(kept)
 
 
 def test_the_same_again_has_no_mark_if_it_was_cached() -> None:

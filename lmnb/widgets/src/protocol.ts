@@ -74,7 +74,7 @@ export type RunEvent =
       methods?: Verdict[];
       warnings?: string[];
     }
-  | { type: "var"; branch: number; name: string; value: string }
+  | { type: "var"; branch: number; name: string; value: string; kind?: string }
   | { type: "rerun" }
   | ({ type: "mark"; branch: number } & Mark)
   | { type: "join"; parent: number; branches: number[]; mode: string }

@@ -60,7 +60,7 @@ export interface Branch {
   generated: number;
   items: Item[];
   marks: Mark[];
-  vars: { name: string; value: string }[];
+  vars: { name: string; value: string; kind?: string }[];
 }
 
 export interface RunState {
@@ -197,8 +197,9 @@ export class RunModel {
         return;
       case "var": {
         const known = branch.vars.find((variable) => variable.name === event.name);
-        if (known) known.value = event.value;
-        else branch.vars.push({ name: event.name, value: event.value });
+        const { name, value, kind = "str" } = event;
+        if (known) Object.assign(known, { value, kind });
+        else branch.vars.push({ name, value, kind });
         return;
       }
       case "mark":

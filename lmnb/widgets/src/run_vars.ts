@@ -11,7 +11,7 @@ export class VarsView {
   readonly el: HTMLDetailsElement;
   private readonly _summary = h("summary");
   private readonly _body = h("tbody");
-  private readonly _rows = new Map<string, { row: HTMLElement; cell: HTMLElement }>();
+  private readonly _rows = new Map<string, { row: HTMLElement; cell: HTMLElement; kind: HTMLElement }>();
 
   constructor(private readonly _ui: RunUi) {
     this.el = h("details", { class: "lmnb-vars" }, this._summary, h("table", {}, this._body));
@@ -34,6 +34,7 @@ export class VarsView {
           next = entry.row.nextElementSibling;
         }
         setText(entry.cell, variable.value);
+        setText(entry.kind, variable.kind === "str" ? "" : (variable.kind ?? ""));
       }
     }
     const count = this._rows.size;
@@ -43,9 +44,10 @@ export class VarsView {
   }
 }
 
-function newRow(name: string, where: string): { row: HTMLElement; cell: HTMLElement } {
+function newRow(name: string, where: string): { row: HTMLElement; cell: HTMLElement; kind: HTMLElement } {
+  const kind = h("span", { class: "lmnb-where" });
   const label = where ? h("span", { class: "lmnb-where" }, where) : null;
   const cell = h("div", { class: "lmnb-value" });
   cell.addEventListener("click", () => cell.classList.add("lmnb-open"));
-  return { row: h("tr", {}, h("th", { scope: "row" }, name, label), h("td", {}, cell)), cell };
+  return { row: h("tr", {}, h("th", { scope: "row" }, name, label, kind), h("td", {}, cell)), cell, kind };
 }
