@@ -18,6 +18,9 @@ QUERY_BLOCK = 256
 _CALL_COST = 4096
 # Padded key slots a group may gather at once: bounds the temporary memory.
 _MAX_GROUP_SLOTS = 32768
+# Keys are padded to a multiple of this, alone or in a group: sums over keys are then taken in the same order
+# whatever a request is batched with, and its logits are the same to the last bit (checked in bfloat16).
+KEY_BLOCK = 64
 # Reading shared keys apart pays once it saves this many slot reads.
 _MIN_SHARED_SAVING = 512
 
@@ -135,7 +138,7 @@ def _group(
     batch: list[_Piece], slot_table: Tensor, heads_per_kv: int, dtype: torch.dtype, window: int | None
 ) -> AttentionGroup:
     num_queries = max(piece.num_queries for piece in batch)
-    num_keys = max(piece.num_keys for piece in batch)
+    num_keys = -(-max(piece.num_keys for piece in batch) // KEY_BLOCK) * KEY_BLOCK
     device = slot_table.device
     columns = torch.tensor([(p.row, p.token, p.num_queries, p.first_position, p.key_start, p.key_stop) for p in batch])
     rows, first_tokens, lengths, first_positions, key_starts, key_stops = columns.to(device).t()[:, :, None]

@@ -17,6 +17,7 @@ from lmnb.kernels.dispatch import uses_triton
 
 # Below 64x64 the layout cannot pay for itself, and tiny test models stay on the plain path's exact numbers.
 _MIN_PACKED_ELEMENTS = 64 * 64
+_LONG_ROW = 1024
 
 
 @functools.cache
@@ -44,8 +45,12 @@ def pack_weight(weight: Tensor) -> Tensor:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [T, in] times a weight from `pack_weight`, plus bias [out] if there is one: [T, out] in x's dtype."""
     if weight.is_mkldnn:
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight, bias, "none", [], "")
-        return out
+        # oneDNN sums long rows in another order for one row of x than for several; as one of two rows, a request's
+        # products are the same alone and in a batch. It costs nothing: reading the weight is what takes the time.
+        alone = x.shape[0] == 1 and x.shape[1] >= _LONG_ROW
+        rows = x.expand(2, -1).contiguous() if alone else x.contiguous()
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+        return out[:1] if alone else out
     if x.shape[0] == 1 and uses_triton(x):
         from lmnb.kernels.matvec_triton import matvec
 

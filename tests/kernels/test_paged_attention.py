@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmnb.kernels.attention_plan import plan_attention
+from lmnb.kernels.attention_plan import KEY_BLOCK, plan_attention
 from lmnb.kernels.paged_attention import attend, attend_reference, paged_attention
 
 NUM_SLOTS = 12000
@@ -121,7 +121,7 @@ def test_shared_prefix_is_read_once() -> None:
     )
     assert plan.shared_slots is not None
     read = len(plan.shared_slots) + sum(len(group.slots) for group in plan.groups)
-    assert read == 590 + 8 * 11
+    assert read == 590 + 8 * KEY_BLOCK  # 11 keys each of their own
 
 
 def test_shared_length_up_to_the_new_token_itself() -> None:

@@ -1,0 +1,44 @@
+"""One seed, one text: alone, beside others, on a cold or a warm cache, in either dtype, on the embedded model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lmnb.runtime.config import EngineConfig
+from lmnb.runtime.engine import Engine
+from lmnb.runtime.loading import load_model
+from lmnb.runtime.request import Request, SamplingParams
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    loaded = load_model(dtype=request.param)
+    engine = Engine(loaded.model, loaded.tokenizer, EngineConfig(pool_tokens=8192))
+    yield engine
+    engine.close()
+
+
+def ask(engine: Engine, text: str, tokens: int = 32, **sampling: float | int | None) -> Request:
+    ids = engine._loop._tokenizer.encode(text, trusted=True)
+    params = SamplingParams(max_new_tokens=tokens, ignore_eos=True, **sampling)  # type: ignore[arg-type]
+    return Request(input_ids=tuple(ids), sampling=params)
+
+
+@pytest.mark.parametrize(("seed", "temperature"), [(1, 0.0), (2, 0.8), (3, 1.0)])
+def test_text_is_the_same_alone_and_in_company(engine: Engine, seed: int, temperature: float) -> None:
+    question = f"<|im_start|>user\nTell me about place number {seed}.<|im_end|>\n<|im_start|>assistant\n"
+    request = ask(engine, question, seed=seed, temperature=temperature)
+    assert engine.flush_cache()
+    alone = engine.submit(request).result().token_ids
+    assert engine.flush_cache()
+    mates = [engine.submit(ask(engine, "Once upon a time " * (3 * i + 1), temperature=1.0)) for i in range(3)]
+    beside = engine.submit(request).result().token_ids
+    for mate in mates:
+        mate.result()
+    twins = [engine.submit(request) for _ in range(3)]
+    assert beside == alone
+    assert all(twin.result().token_ids == alone for twin in twins)
