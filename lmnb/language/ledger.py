@@ -5,6 +5,7 @@ A ledger keeps sums, neither runs nor texts.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +14,41 @@ from lmnb.language.events import GenFinished, RunEvent, RunFinished, Status
 from lmnb.language.run import Run, on_run
 
 MILLION = 1_000_000
-ENOUGH = 64  # computed prompt tokens from which on a speed can be told
+FEWEST = 3  # prefills, and
+SPREAD = 32  # tokens between the shortest and the longest, from which on a speed can be told
 
 Price = Sequence[float]  # of a million tokens: prompt, generated, and, where it differs, prompt that was cached
+
+
+@dataclass
+class Line:
+    """Least squares through points (tokens, seconds): what one more token takes, whatever each call takes anyway."""
+
+    count: int = 0
+    x: float = 0.0
+    y: float = 0.0
+    xx: float = 0.0
+    xy: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+
+    def add(self, x: float, y: float) -> None:
+        """Add a point."""
+        self.join(Line(1, x, y, x * x, x * y, x, x))
+
+    def join(self, other: Line) -> None:
+        """Add another line's points."""
+        self.count += other.count
+        self.x, self.y = self.x + other.x, self.y + other.y
+        self.xx, self.xy = self.xx + other.xx, self.xy + other.xy
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+
+    def slope(self) -> float | None:
+        """Seconds for one more token; None where the points do not tell."""
+        if self.count < FEWEST or self.high - self.low < SPREAD:
+            return None
+        slope = (self.count * self.xy - self.x * self.y) / (self.count * self.xx - self.x * self.x)
+        return slope if slope > 0 else None
 
 
 @dataclass
@@ -31,41 +64,34 @@ class Account:
     generated: int = 0
     seconds: float = 0.0
     status: Status = "running"
-    timed_tokens: int = 0  # computed prompt tokens whose prefill was timed
-    timed_seconds: float = 0.0
-    generations: int = field(default=0)
+    prefill: Line = field(default_factory=Line)
 
     def take(self, event: RunEvent) -> None:
         """Add what an event says."""
         if isinstance(event, GenFinished):
-            self.generations += 1
             self.reused += event.reused
             self.computed += event.computed
             self.generated += event.generated
             if event.first_token_seconds is not None and event.computed:
-                self.timed_tokens += event.computed
-                self.timed_seconds += _prefill_seconds(event)
+                self.prefill.add(event.computed, _prefill_seconds(event))
         elif isinstance(event, RunFinished):
             self.status, self.seconds = event.status, event.seconds
 
     def add(self, other: Account) -> None:
         """Add another account's sums."""
         self.runs += other.runs
-        self.generations += other.generations
         self.reused += other.reused
         self.computed += other.computed
         self.generated += other.generated
         self.seconds += other.seconds
-        self.timed_tokens += other.timed_tokens
-        self.timed_seconds += other.timed_seconds
+        self.prefill.join(other.prefill)
         if other.status != "done":
             self.status = other.status
 
     def saved_seconds(self) -> float | None:
         """About how long computing the reused tokens would have taken; None where too little was timed."""
-        if self.timed_tokens < ENOUGH or self.timed_seconds <= 0:
-            return None
-        return self.reused * self.timed_seconds / self.timed_tokens
+        slope = self.prefill.slope()
+        return None if slope is None else self.reused * slope
 
     def cost(self, price: Price) -> float:
         """The money, in the price's currency."""

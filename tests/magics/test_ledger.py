@@ -72,13 +72,21 @@ def test_a_ledger_that_was_closed_follows_nothing_new():
 
 def test_saved_seconds_come_from_the_measured_speed_of_prefill():
     account = Account("1", "p", "m")
-    end = ev.GenFinished(0, "stop", None, 300, 100, 11, 0.6, 1.6)  # ten steps of 0.1 s after the first token
-    account.take(end)
-    assert account.timed_seconds == pytest.approx(0.5)
-    assert account.saved_seconds() == pytest.approx(1.5)  # 300 tokens at 200 a second
-    few = Account("1", "p", "m")
-    few.take(ev.GenFinished(0, "stop", None, 300, 10, 11, 0.6, 1.6))
-    assert few.saved_seconds() is None
+    for computed in (100, 300, 200):  # 0.05 s for the call and 5 ms a token, then ten steps of 0.1 s
+        first = 0.05 + 0.005 * computed + 0.1
+        account.take(ev.GenFinished(0, "stop", None, 1000, computed, 11, first, first + 1.0))
+    assert account.saved_seconds() == pytest.approx(3000 * 0.005)
+    total = Account(None, "", "m", runs=0)
+    total.add(account)
+    assert total.saved_seconds() == account.saved_seconds()
+
+
+@pytest.mark.parametrize("sizes", [(10, 200), (50, 60, 70)], ids=["too few", "too alike"])
+def test_where_little_was_measured_nothing_is_said_of_seconds(sizes):
+    account = Account("1", "p", "m")
+    for computed in sizes:
+        account.take(ev.GenFinished(0, "stop", None, 300, computed, 1, 0.1 * computed, 0.1 * computed))
+    assert account.saved_seconds() is None
 
 
 def test_cached_prompt_tokens_have_their_own_price():
