@@ -68,7 +68,7 @@ class RegexRewriter:
                 tree = parser.parse(self._pattern)
         except re.error as e:
             where = "" if e.pos is None else f" at position {e.pos}"
-            raise GrammarError(f"regex {_shown(self._pattern)} is invalid: {e.msg}{where}") from None
+            raise GrammarError(f"regex {_shown(self._pattern)} is invalid: {_one_line(e.msg)}{where}") from None
         except (OverflowError, RecursionError) as e:
             raise GrammarError(f"regex {_shown(self._pattern)} is too large: {e}") from None
         return tree, tree.state.flags
@@ -288,6 +288,10 @@ def _landmarks(pattern: str) -> list[tuple[str, int]]:
             found.append(("(?>", at))
         leading = (leading and (text.startswith("(") or text in ("^", "\\A"))) or text == "|"
     return found
+
+
+def _one_line(message: str) -> str:
+    return message.replace("\n", "\\n").replace("\r", "\\r")
 
 
 def _shown(pattern: str) -> str:
