@@ -34,7 +34,8 @@ class Tokens(list[PromptToken]):
         )
         boxes = "".join(
             f'<span title="{token.id}, {token.source}" style="background:{_COLOURS[token.source]};'
-            f'outline:1px solid rgba(128, 128, 128, 0.4)">{html.escape(token.text.translate(_VISIBLE))}</span>'
+            f'outline:1px solid rgba(128, 128, 128, 0.4);unicode-bidi:isolate">'
+            f"{html.escape(token.text.translate(_VISIBLE))}</span>"
             for token in self
         )
         return (

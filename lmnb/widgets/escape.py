@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from typing import Any
 
 # Control characters (all but tab and newline) become their visible pictures: a terminal would obey them.
 _CONTROLS = {code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)}
 _CONTROLS |= {0x7F: "\u2421"} | dict.fromkeys(range(128, 160), "�")
+# Letters that are written from right to left, and the controls that turn the direction of what follows them.
+_TURNS = re.compile(
+    "[\u0590-\u08ff\u200e\u200f\u202a-\u202e\u2066-\u2069\ufb1d-\ufdff\ufe70-\ufeff\U00010800-\U00010fff\U0001e800-\U0001efff]"
+)
 
 
 def plain(text: str) -> str:
@@ -19,6 +24,11 @@ def plain(text: str) -> str:
 def markup(text: str) -> str:
     """Text for HTML, as content or as a quoted attribute."""
     return html.escape(plain(text), quote=True)
+
+
+def isolated(text: str) -> str:
+    """Text for HTML, inside a line: whichever way it runs, it turns nothing that stands beside it."""
+    return f"<bdi>{markup(text)}</bdi>" if _TURNS.search(text) else markup(text)
 
 
 def script_json(value: Any) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lmnb.widgets import choice_html, run_text
-from lmnb.widgets.escape import cut, markup
+from lmnb.widgets.escape import cut, isolated, markup
 from lmnb.widgets.run_model import Branch, RunModel
 
 STATIC = Path(__file__).parent / "static"
@@ -51,8 +51,8 @@ def _header(model: RunModel) -> str:
     return (
         f'<div class="lmnb-head"><span class="lmnb-title"><span class="lmnb-status" data-status="{head["status"]}">'
         f'<span class="lmnb-sign">{SIGNS[head["status"]]}</span> {status}</span> '
-        f'<b class="lmnb-program">{markup(head["program"])}</b> '
-        f'<span class="lmnb-model">{markup(head["model"])}</span></span> '
+        f'<b class="lmnb-program">{isolated(head["program"])}</b> '
+        f'<span class="lmnb-model">{isolated(head["model"])}</span></span> '
         f'<span class="lmnb-metrics">{metrics}</span></div>{_bar(model)}{error}'
     )
 
@@ -84,7 +84,7 @@ def _variables(model: RunModel) -> str:
             kind = variable.get("kind")
             where += f'<span class="lmnb-where">{markup(kind)}</span>' if kind not in (None, "str") else ""
             rows.append(
-                f'<tr><th scope="row">{markup(variable["name"])}{where}</th>'
+                f'<tr><th scope="row">{isolated(variable["name"])}{where}</th>'
                 f'<td><div class="lmnb-value">{value}</div></td></tr>'
             )
     if not rows:
@@ -160,13 +160,13 @@ class _Writer:
     def _cut(self, text: str) -> str:
         head, missing, tail = cut(text, self.per_item)
         if not missing:
-            return markup(head)
+            return isolated(head)
         note = f"… {missing:,} characters not shown; s.text() has them …"
-        return f'{markup(head)}<i class="lmnb-cut"> {note} </i>{markup(tail)}'
+        return f'{isolated(head)}<i class="lmnb-cut"> {note} </i>{isolated(tail)}'
 
     def _gen(self, item: dict[str, Any], mark: dict[str, Any] | None) -> str:
         status = item["status"]
-        chip = f'<small class="lmnb-var">{markup(item["var"])}</small>' if item["var"] else ""
+        chip = f'<small class="lmnb-var">{isolated(item["var"])}</small>' if item["var"] else ""
         classes = "lmnb-gen lmnb-chosen" if item["kind"] == "select" else "lmnb-gen"
         text = f'<ins class="{classes}" data-status="{status}">{self._marked(item["text"], mark)}</ins>'
         notes = {"cancelled": "stopped", "failed": "failed"}
@@ -208,9 +208,9 @@ class _Writer:
         )
 
     def _lane_head(self, branch: Branch, preview: str = "") -> str:
-        shown = f'<span class="lmnb-preview">{markup(preview)}</span> ' if preview else ""
+        shown = f'<span class="lmnb-preview">{isolated(preview)}</span> ' if preview else ""
         return (
-            f'<span class="lmnb-sign">{SIGNS[branch["status"]]}</span> <b>{markup(run_text.lane_name(branch))}</b> '
+            f'<span class="lmnb-sign">{SIGNS[branch["status"]]}</span> <b>{isolated(run_text.lane_name(branch))}</b> '
             f"{shown}<span>{branch['generated']:,} tok</span>"
         )
 

@@ -10,7 +10,7 @@ import pytest
 from view_samples import NASTY, FakeCache, FakeRun, chat, gen, select
 
 from lmnb.language import events as ev
-from lmnb.widgets import CacheView, RunView
+from lmnb.widgets import CacheView, RunView, run_html
 from lmnb.widgets.escape import cut, markup, plain, script_json
 
 
@@ -77,6 +77,21 @@ def test_a_page_ends_no_script_early_and_keeps_the_text(nasty_view: RunView) -> 
     (json_text,) = re.findall(r'id="lmnb-snapshot">(.*?)</script>', html, flags=re.DOTALL)
     snapshot = json.loads(json.loads(json_text))
     assert snapshot["model"]["program"] == NASTY
+
+
+def test_text_that_turns_its_direction_turns_nothing_beside_it() -> None:
+    turned = "\u202eabc"
+    events = [*chat(0, "user", ev.TextAppended(0, turned), *gen(0, "x", turned)), ev.RunFinished("done", 1.0)]
+    view = RunView(FakeRun([ev.RunStarted("r", turned, "m", 0.0), *events]), "off")
+    view.display()
+    assert view.finish()
+    html = view._record.read(run_html.render).removeprefix(run_html.style())
+    inline = re.sub(r"<bdi>[^<]*</bdi>|<div class=\"lmnb-value\">[^<]*</div>", "", html)
+    assert html.count(f"<bdi>{turned}</bdi>") == 3
+    assert turned not in inline
+    assert "<bdi>" not in run_html.isolated("plain <b> Straße")
+    # Where style sheets work, each element is isolated, the live view's too; only tokens share their words.
+    assert ".lmnb :not(.lmnb-tok){unicode-bidi:isolate}" in run_html.style()
 
 
 def test_plain_text_holds_no_escape_sequence(nasty_view: RunView) -> None:
