@@ -1,4 +1,4 @@
-"""`python -m benchmarks cpu` (or `view`, or nothing for both; or `gpu`, on a CUDA device): prints one JSON object."""
+"""`python -m benchmarks cpu` (or `view`, `structured`; or `gpu`, on a CUDA device): prints one JSON object."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 import json
 import sys
 
-from benchmarks import cpu, gpu, view
+from benchmarks import cpu, gpu, structured, view
 from benchmarks.harness import environment
 
-SUITES = {"cpu": cpu.measure, "view": view.measure, "gpu": gpu.measure}
+SUITES = {"cpu": cpu.measure, "view": view.measure, "gpu": gpu.measure, "structured": structured.measure}
 
 
 def main() -> None:
@@ -18,6 +18,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="how often each figure is taken (median; default 3)")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="one dtype only; both by default")
     parser.add_argument("--only", nargs="*", help="of the gpu suite: names of workloads, start, ablations")
+    parser.add_argument("--trace", action="store_true", help="of the gpu suite: where one run's time went, by step")
     options = parser.parse_args()
     report = {"environment": environment()}
     for name in options.suites or ("cpu", "view"):

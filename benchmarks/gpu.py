@@ -11,6 +11,7 @@ and filled (warm). hit rate: prompt tokens that were not computed, beside the mo
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import statistics
@@ -148,7 +149,7 @@ def run(engine: Engine, workload: Workload) -> float:
     return time.perf_counter() - began
 
 
-def figures(engine: Engine, name: str, rounds: int, *, profile: bool = True) -> dict[str, Any]:
+def figures(engine: Engine, name: str, rounds: int, *, profile: bool = True, trace: bool = False) -> dict[str, Any]:
     """One workload on one engine. A round before the first one, which captures graphs, does not count."""
     workload = WORKLOADS[name](random.Random(name))
     first = run(engine, workload)
@@ -170,10 +171,48 @@ def figures(engine: Engine, name: str, rounds: int, *, profile: bool = True) -> 
             (after.bookkeeping_seconds - before.bookkeeping_seconds) / (after.step_seconds - before.step_seconds), 5
         ),
     }
+    if trace:
+        result["timeline"] = timeline(engine, workload)
     if profile:
         result["decode_step_ms"] = decode_split(engine, workload)
     print(f"  {name}: {result}", file=sys.stderr, flush=True)
     return result
+
+
+def timeline(engine: Engine, workload: Workload) -> dict[str, Any]:
+    """Seconds the device computed in one run and waited for its next step, and the longest waits by step."""
+    executor: Any = engine._loop._executor
+    run_step, choose = executor.run, executor.choose
+    moments: list[tuple[torch.cuda.Event, torch.cuda.Event, int]] = []
+
+    def timed_run(rows: Any) -> Any:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        moments.append((begin, end, sum(row.end - row.start for row in rows)))
+        return run_step(rows)
+
+    def timed_choose(built: Any, logits: Any) -> Any:
+        tokens = choose(built, logits)
+        moments[-1][1].record()
+        return tokens
+
+    executor.run, executor.choose = timed_run, timed_choose
+    try:
+        took = run(engine, workload)
+    finally:
+        executor.run, executor.choose = run_step, choose
+    torch.cuda.synchronize()
+    busy = [begin.elapsed_time(end) / 1e3 for begin, end, _ in moments]
+    gaps = [a[1].elapsed_time(b[0]) / 1e3 for a, b in itertools.pairwise(moments)]
+    worst = sorted(range(len(gaps)), key=lambda i: -gaps[i])[:6]
+    return {
+        "seconds": round(took, 4),
+        "computing": round(sum(busy), 4),
+        "waiting_between_steps": round(sum(gaps), 4),
+        "before_and_after": round(took - sum(busy) - sum(gaps), 4),
+        "longest_waits": {f"after step {i}": round(gaps[i], 4) for i in worst},
+        "first_steps": [(tokens, round(each, 4)) for (_, _, tokens), each in zip(moments[:8], busy, strict=False)],
+    }
 
 
 def decode_split(engine: Engine, workload: Workload) -> dict[str, float]:
@@ -190,8 +229,8 @@ def decode_split(engine: Engine, workload: Workload) -> dict[str, float]:
         result = original(rows, items)
         seen += executor._fit(len(rows)) == size
         if seen == 8 and not found:
-            room = next(room for fitted, room in reversed(executor._graphs) if fitted == size)
-            found.update(batch=size, **replay_split(executor._graphs[size, room].graph))
+            key = next(key for key in reversed(executor._graphs) if key[0] == size)
+            found.update(batch=size, **replay_split(executor._graphs[key].graph))
         return result
 
     executor._decode = probe
@@ -246,7 +285,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     model = make_model()
     engine = make_engine(model)
     report["pool_tokens"] = engine.limits.pool_tokens
-    report["workloads"] = {name: figures(engine, name, options.rounds) for name in names}
+    report["workloads"] = {name: figures(engine, name, options.rounds, trace=options.trace) for name in names}
     if "few_shot" in names:
         end = engine.subscribe(lambda events: None)
         workload = few_shot(random.Random("few_shot"))
@@ -261,7 +300,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def ablation(model: LlamaModel, config: dict[str, Any], where: tuple[str, ...]) -> dict[str, float]:
     engine = make_engine(model, **config)
-    results = {name: figures(engine, name, 1, profile=False)["seconds"] for name in where}
+    results = {}
+    for name in where:
+        workload = WORKLOADS[name](random.Random(name))
+        if config.get("prefix_cache", True):
+            run(engine, workload)
+        results[name] = round(run(engine, workload), 3)
+    print(f"  {config}: {results}", file=sys.stderr, flush=True)
     engine.close()
     return results
 

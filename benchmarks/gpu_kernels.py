@@ -101,8 +101,8 @@ def launch_items(
     decode._attend_items[(len(items) * KV_HEADS,)](
         queries, keys, values, table, items, lens, out, lse, DIM**-0.5 * 1.4427, 0.0, queries.stride(0),
         keys.stride(0), table.stride(0), parts, KV_HEADS=KV_HEADS, GROUP=HEADS // KV_HEADS, HEAD_DIM=DIM,
-        BLOCK_D=DIM, BLOCK_M=block_m, BLOCK_N=block_n, FIELDS=ITEM_FIELDS, WINDOW=0, SOFTCAP=False, STAGES=stages,
-        num_warps=warps,
+        BLOCK_D=DIM, BLOCK_M=block_m, BLOCK_N=block_n, FIELDS=ITEM_FIELDS, WINDOW=0, SOFTCAP=False, LONG=False,
+        STAGES=stages, num_warps=warps,
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def decode_items(
         dtype=torch.int32,
         device=DEVICE,
     )
-    out = torch.empty(rows * len(ranges) * HEADS * DIM, device=DEVICE)
+    out = torch.empty(rows * len(ranges) * HEADS * DIM, dtype=torch.bfloat16, device=DEVICE)
     lse = torch.empty(rows * len(ranges) * HEADS, device=DEVICE)
     read = (rows if not shared else 1) * (shared or length) * KV_HEADS * DIM * 4 / 1e9
     operations = rows * (shared or length) * HEADS * DIM * 4 / 1e12
@@ -147,6 +147,7 @@ def narrow() -> None:
 
 
 def wide() -> None:
+    decode_items(64, 16416, 16384, 32, 2048, [(128, 64, 3, 4), (128, 64, 4, 4)])
     configs = [
         (128, n, stages, warps) for n, stages, warps in product((32, 64, 128), (2, 3), (4, 8)) if n * stages <= 256
     ]
@@ -177,8 +178,8 @@ def extend_tiles(new: int, before: int, configs: list[tuple[int, ...]]) -> None:
             extend._extend_tiles[(len(tiles) * KV_HEADS,)](
                 queries, keys, values, table, tiles, out, DIM**-0.5 * 1.4427, 0.0, queries.stride(0), keys.stride(0),
                 table.stride(0), KV_HEADS=KV_HEADS, GROUP=HEADS // KV_HEADS, HEAD_DIM=DIM, BLOCK_D=DIM,
-                BLOCK_M=config[0], BLOCK_N=config[1], FIELDS=TILE_FIELDS, WINDOW=0, SOFTCAP=False, STAGES=config[2],
-                num_warps=config[3],
+                BLOCK_M=config[0], BLOCK_N=config[1], FIELDS=TILE_FIELDS, WINDOW=0, SOFTCAP=False, LONG=False,
+                STAGES=config[2], num_warps=config[3],
             )  # fmt: skip
 
         tried(f"extend {new}+{before} m,n,stages,warps={(block_m, block_n, stages, warps)}", lambda c=call: rate(c))
@@ -200,7 +201,13 @@ def extends() -> None:
     extend_tiles(8192, 8192, [(128, 64, 3, 8), (128, 128, 2, 8), (128, 64, 3, 4)])
 
 
-SUITES = {"matvec": matvec, "decode": narrow, "wide": wide, "extend": extends}
+def short() -> None:
+    configs = [(16, n, stages, warps) for n, stages, warps in product((16, 32, 64), (1, 2, 3), (1, 2, 4))]
+    decode_items(512, 80, 0, 1, 128, configs)
+    decode_items(64, 96, 0, 1, 128, [(16, 32, 2, 2), (16, 64, 2, 2), (16, 64, 1, 4), (16, 128, 1, 4)])
+
+
+SUITES = {"matvec": matvec, "decode": narrow, "short": short, "wide": wide, "extend": extends}
 
 
 def main() -> None:

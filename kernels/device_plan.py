@@ -8,6 +8,7 @@ tokens are covered by *tiles*. Both hold numbers only; who made which choice sta
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -32,9 +33,11 @@ class DecodePart:
     num_parts: Tensor  # int32 [B]: partial results of each request
     narrow: Tensor  # int32 [N, ITEM_FIELDS]
     wide: Tensor  # int32 [W, ITEM_FIELDS]
-    partial_out: Tensor  # float32 [>= B * P * Hq * D]
+    partial_out: Tensor  # [>= B * P * Hq * D], in the queries' dtype: rounded as the result is
     partial_lse: Tensor  # float32 [>= B * P * Hq]
     max_parts: int  # P
+    is_short: bool = False  # most narrow items have few keys
+    side_stream: Any = None  # a CUDA stream of this plan's owner, for what can run beside
 
 
 @dataclass(frozen=True, slots=True)

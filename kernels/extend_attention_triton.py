@@ -12,72 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lmnb.kernels.attend_block_triton import LOG2_E, attend_block, needs_long
 from lmnb.kernels.device_plan import NARROW_ROWS, TILE_FIELDS, WIDE_ROWS
-
-_LOG2_E = 1.4426950408889634
-
-
-@triton.jit
-def _extend_block(
-    q,
-    keys,
-    values,
-    table_row,
-    start,
-    last_key,
-    query_positions,
-    head,
-    scale_log2,
-    softcap,
-    slot_stride,
-    peak,
-    total,
-    acc,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    positions = start + tl.arange(0, BLOCK_N)
-    dims = tl.arange(0, BLOCK_D)
-    dim_ok = dims < HEAD_DIM
-    if MASKED:
-        key_ok = positions <= last_key
-        slots = tl.load(table_row + positions, mask=key_ok, other=0).to(tl.int64)
-        at = slots * slot_stride + head * HEAD_DIM
-        k = tl.load(keys + at[None, :] + dims[:, None], mask=key_ok[None, :] & dim_ok[:, None], other=0.0)
-        v = tl.load(values + at[:, None] + dims[None, :], mask=key_ok[:, None] & dim_ok[None, :], other=0.0)
-    else:
-        slots = tl.load(table_row + positions).to(tl.int64)
-        at = slots * slot_stride + head * HEAD_DIM
-        if HEAD_DIM == BLOCK_D:
-            k = tl.load(keys + at[None, :] + dims[:, None])
-            v = tl.load(values + at[:, None] + dims[None, :])
-        else:
-            k = tl.load(keys + at[None, :] + dims[:, None], mask=dim_ok[:, None], other=0.0)
-            v = tl.load(values + at[:, None] + dims[None, :], mask=dim_ok[None, :], other=0.0)
-    scores = tl.dot(q, k, input_precision="ieee") * scale_log2
-    if SOFTCAP:
-        capped = softcap * (2.0 * tl.sigmoid(2.0 * scores / (softcap * 1.4426950408889634)) - 1.0)
-        scores = capped * 1.4426950408889634
-    if MASKED:
-        seen = positions[None, :] <= query_positions[:, None]
-        if WINDOW > 0:
-            seen = seen & (positions[None, :] > query_positions[:, None] - WINDOW)
-        scores = tl.where(seen, scores, float("-inf"))
-    new_peak = tl.maximum(peak, tl.max(scores, 1))
-    if WINDOW > 0:
-        base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
-    else:
-        base = new_peak
-    weights = tl.exp2(scores - base[:, None])
-    fade = tl.exp2(peak - base)
-    total = total * fade + tl.sum(weights, 1)
-    acc = acc * fade[:, None]
-    acc = tl.dot(weights.to(v.dtype), v, acc, input_precision="ieee")
-    return new_peak, total, acc
 
 
 @triton.jit
@@ -102,6 +38,7 @@ def _extend_tiles(
     FIELDS: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    LONG: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     program = tl.program_id(0)
@@ -126,22 +63,22 @@ def _extend_tiles(
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    start = 0
-    whole = 0  # keys before this one need no mask
     if WINDOW > 0:
         start = tl.maximum(0, first_position - WINDOW + 1)
         whole = start
     else:
-        whole = (first_position + 1) // BLOCK_N * BLOCK_N
+        start = 0
+        whole = (first_position + 1) // BLOCK_N * BLOCK_N  # keys before this one need no mask
+    oldest = query_positions - WINDOW + 1
     for key in tl.range(start, whole, BLOCK_N, num_stages=STAGES):
-        peak, total, acc = _extend_block(
-            q, keys, values, table_row, key, last_key, query_positions, head, scale_log2, softcap, slot_stride,
-            peak, total, acc, HEAD_DIM, BLOCK_D, BLOCK_N, WINDOW, SOFTCAP, False,
+        peak, total, acc = attend_block(
+            q, keys, values, table_row, key, last_key + 1, oldest, query_positions, head, scale_log2, softcap,
+            slot_stride, peak, total, acc, HEAD_DIM, BLOCK_D, BLOCK_N, False, False, False, SOFTCAP, LONG,
         )  # fmt: skip
     for key in tl.range(whole, last_key + 1, BLOCK_N, num_stages=1 if WINDOW == 0 else STAGES):
-        peak, total, acc = _extend_block(
-            q, keys, values, table_row, key, last_key, query_positions, head, scale_log2, softcap, slot_stride,
-            peak, total, acc, HEAD_DIM, BLOCK_D, BLOCK_N, WINDOW, SOFTCAP, True,
+        peak, total, acc = attend_block(
+            q, keys, values, table_row, key, last_key + 1, oldest, query_positions, head, scale_log2, softcap,
+            slot_stride, peak, total, acc, HEAD_DIM, BLOCK_D, BLOCK_N, True, WINDOW > 0, True, SOFTCAP, LONG,
         )  # fmt: skip
     acc = acc / total[:, None]  # each token sees itself: the total is never 0
     place = token * (KV_HEADS * GROUP) + query_head
@@ -175,7 +112,7 @@ def extend_attention(
         slot_table,
         tiles,
         out,
-        scale * _LOG2_E,
+        scale * LOG2_E,
         softcap or 0.0,
         queries.stride(0),
         keys.stride(0),
@@ -189,6 +126,7 @@ def extend_attention(
         FIELDS=TILE_FIELDS,
         WINDOW=window or 0,
         SOFTCAP=softcap is not None,
+        LONG=needs_long(keys),
         STAGES=1 if wide_values else 3,
         num_warps=8 if is_wide and wide_values else 4,
     )

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def _begin_step(
     ids, positions, out_slots, token_rows, last_tokens, slot_table, input_ids, num_tokens, table_stride,
     BLOCK: tl.constexpr,

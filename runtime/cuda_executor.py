@@ -7,6 +7,9 @@ stream and nothing is waited for, so memory that a later step reuses is never ov
 
 from __future__ import annotations
 
+import functools
+import gc
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +30,7 @@ from lmnb.runtime.device_batch import (
     extend_tiles,
     moved_slots,
     one_token_columns,
+    space,
     token_columns,
     views,
 )
@@ -38,6 +42,15 @@ from lmnb.runtime.scheduler import Row, Scheduler
 _LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024)
 _WIDE_ITEMS = (0, 32, 128, 512, 2048)  # room for wide items: a graph launches as many programs as it has room for
 _MAX_PARTS, _MIN_PARTS, _PART_ROWS = 72, 12, 2304
+
+
+# One graph is captured at a time, on one stream for all engines: libraries keep memory for every stream they see.
+_CAPTURING = threading.Lock()
+
+
+@functools.cache
+def _capture_stream(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +84,22 @@ class CudaExecutor:
         )
         self._sizes = [size for size in _LADDER if size < limits.max_running] + [limits.max_running]
         places = max(size * self._parts(size) for size in self._sizes) * model.num_heads
-        self._partial_out = torch.empty(places * layout.head_dim, dtype=torch.float32, device=self._device)
+        self._partial_out = torch.empty(places * layout.head_dim, dtype=layout.dtype, device=self._device)
         self._partial_lse = torch.empty(places, dtype=torch.float32, device=self._device)
         self._staging = Staging(self._device)
-        self._graphs: dict[tuple[int, int], _Graph] = {}
+        self._graphs: dict[tuple[int, int, bool], _Graph] = {}
         self._graph_pool: Any = None
-        self._capture_stream: Any = None
+        self._side_stream: Any = None
+        if self._device.type == "cuda":
+            self._graph_pool = torch.cuda.graph_pool_handle()
+            self._side_stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         largest = self._decode_fields(self._sizes[-1], _WIDE_ITEMS[-1])
-        self._inputs = torch.zeros(sum(field.size for field in largest), dtype=torch.int32, device=self._device)
+        self._inputs = torch.zeros(space(largest), dtype=torch.int32, device=self._device)
         self._greedy: Tensor | None = None  # what the last decode step chose by itself
+        if self._device.type == "cuda":
+            # What lives now (all of torch, for one) is left out of later garbage collections: going through it
+            # would hold up a step for 0.1 to 0.2 seconds every few thousand tokens.
+            gc.freeze()
 
     # -- Executor --
 
@@ -115,6 +135,7 @@ class CudaExecutor:
 
     def close(self) -> None:
         if self._device.type == "cuda":
+            gc.unfreeze()
             torch.cuda.synchronize(self._device)
         self._graphs.clear()
         self._greedy = None
@@ -130,11 +151,12 @@ class CudaExecutor:
         if room is None or len(items.narrow) > self._narrow_room(size):
             raise AssertionError("the planner keeps to the room there is")
         self._staging.upload(self._decode_arrays(columns, items, size, room), self._inputs)
-        known = self._graphs.get((size, room))
+        key = (size, room, items.is_short)
+        known = self._graphs.get(key)
         if known is None:
-            logits, chosen = self._decode_step(size, room)
+            logits, chosen = self._decode_step(*key)
             if self._limits.cuda_graphs and self._device.type == "cuda":
-                self._graphs[size, room] = self._capture(size, room)
+                self._graphs[key] = self._capture(*key)
         else:
             known.graph.replay()
             logits, chosen = known.logits, known.chosen
@@ -153,24 +175,21 @@ class CudaExecutor:
         padded = [_pad(array, size, value) for array, value in zip(arrays, padding, strict=True)]
         return [*padded, _pad(items.narrow, self._narrow_room(size), 0), _pad(items.wide, room, 0)]
 
-    def _decode_step(self, size: int, room: int) -> tuple[Tensor, Tensor]:
+    def _decode_step(self, size: int, room: int, is_short: bool) -> tuple[Tensor, Tensor]:
         """One decode step on what lies in the input buffer."""
         inputs = views(self._inputs, self._decode_fields(size, room))
-        part = self._decode_part(size, inputs)
+        part = self._decode_part(size, inputs, is_short)
         batch = self._batch(inputs, DevicePlan(self._table, part, None, None), None)
         logits = self._model.forward(batch, self._pool.keys, self._pool.values)
         return logits, greedy(logits, self._num_tokens, self._last_tokens, inputs["places"])
 
-    def _capture(self, size: int, room: int) -> _Graph:
+    def _capture(self, size: int, room: int, is_short: bool) -> _Graph:
         """Record the step that has just run; nothing is computed. The step itself goes on meanwhile."""
-        if self._graph_pool is None:
-            self._graph_pool = torch.cuda.graph_pool_handle()
-            self._capture_stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self._capture_stream):
+        with _CAPTURING, torch.cuda.stream(_capture_stream(self._device)):
             graph.capture_begin(pool=self._graph_pool, capture_error_mode="thread_local")
             try:
-                logits, chosen = self._decode_step(size, room)
+                logits, chosen = self._decode_step(size, room, is_short)
             finally:
                 graph.capture_end()
         return _Graph(graph, logits, chosen)
@@ -199,7 +218,7 @@ class CudaExecutor:
         inputs = views(self._staging.upload(arrays), fields)
         plan = DevicePlan(
             self._table,
-            self._decode_part(num_decode, inputs) if items is not None else None,
+            self._decode_part(num_decode, inputs, items.is_short) if items is not None else None,
             inputs["narrow_tiles"] if len(narrow_tiles) else None,
             inputs["wide_tiles"] if len(wide_tiles) else None,
         )
@@ -225,7 +244,7 @@ class CudaExecutor:
             plan=plan,
         )
 
-    def _decode_part(self, num_rows: int, inputs: dict[str, Tensor]) -> DecodePart:
+    def _decode_part(self, num_rows: int, inputs: dict[str, Tensor], is_short: bool) -> DecodePart:
         return DecodePart(
             num_rows=num_rows,
             kv_lens=inputs["kv_lens"],
@@ -235,6 +254,8 @@ class CudaExecutor:
             partial_out=self._partial_out,
             partial_lse=self._partial_lse,
             max_parts=self._parts(self._fit(num_rows)),
+            is_short=is_short,
+            side_stream=self._side_stream,
         )
 
     def _sync_table(self) -> None:
@@ -242,11 +263,13 @@ class CudaExecutor:
         moved = moved_slots(self._scheduler.table)
         if moved is not None:
             slots, spans = moved
-            buffer = self._staging.upload([slots, spans])
-            copy_rows(buffer[: len(slots)], buffer[len(slots) :].view(-1, 4), self._table)
+            fields = [Field("slots", slots.shape), Field("spans", spans.shape)]
+            moves = views(self._staging.upload([slots, spans]), fields)
+            copy_rows(moves["slots"], moves["spans"], self._table)
 
     def _upload_rows(self, rows: list[Row]) -> Tensor:
-        return self._staging.upload([np.array([row.sequence.row for row in rows], dtype=np.int32)])
+        places = np.array([row.sequence.row for row in rows], dtype=np.int32)
+        return self._staging.upload([places])[: len(rows)]
 
     def _fit(self, count: int) -> int:
         """The smallest size of the ladder that holds `count` rows."""

@@ -22,8 +22,9 @@ Ints = NDArray[np.int32]
 MIN_SAVED_KEYS = 512
 _BLOCK = 64  # keys that a kernel reads at a time: chunks are multiples of it
 _MIN_WIDE_CHUNK = 256
-# Narrow programs, bound by memory, want several on each multiprocessor; wide ones fill it alone.
-_NARROW_PROGRAMS_PER_SM = 4
+_NARROW_PROGRAMS_PER_SM, _WIDE_PROGRAMS_PER_SM = 4, 2
+# Below so many keys an item's program waits more than it reads: smaller blocks then let more of them wait at once.
+_SHORT_ITEM = 192
 
 
 class Segment(NamedTuple):
@@ -43,6 +44,7 @@ class DecodeItems:
     narrow: Ints  # [N, ITEM_FIELDS]
     wide: Ints  # [W, ITEM_FIELDS]
     num_parts: Ints  # [n]
+    is_short: bool  # the narrow items have few keys each
 
 
 class DecodePlanner:
@@ -51,7 +53,7 @@ class DecodePlanner:
     def __init__(self, num_kv_heads: int, heads_per_kv: int, num_processors: int, *, tree: bool = True) -> None:
         self._group = heads_per_kv
         self._narrow_items = max(1, num_processors * _NARROW_PROGRAMS_PER_SM // num_kv_heads)
-        self._wide_items = max(1, num_processors // num_kv_heads)
+        self._wide_items = max(1, num_processors * _WIDE_PROGRAMS_PER_SM // num_kv_heads)
         self._tree = tree
         self._key: list[tuple[int, int, int]] = []
         self._items: DecodeItems | None = None
@@ -82,7 +84,9 @@ class DecodePlanner:
         for coarseness in range(64):
             items = self._cut(segments, tails, lens, rows, 1 << coarseness)
             if int(items[2].max()) <= max_parts:
-                return DecodeItems(order, *items)
+                own_keys = int((lens - tails).sum())
+                many = len(items[0]) > self._narrow_items
+                return DecodeItems(order, *items, is_short=many and own_keys < _SHORT_ITEM * len(items[0]))
             if coarseness >= 30:
                 segments, tails = [], np.zeros(len(sequences), dtype=np.int64)  # a path of too many nodes
         raise AssertionError("one part a request always fits")

@@ -44,8 +44,8 @@ class Staging:
         self._next = 0
 
     def upload(self, arrays: list[Ints], target: Tensor | None = None) -> Tensor:
-        """All arrays, flat and end to end, as one int32 tensor on the device: in `target`, or in a new one."""
-        total = sum(array.size for array in arrays)
+        """All arrays as one int32 tensor on the device, laid out for `views`: in `target`, or in a new one."""
+        total = sum(_aligned(array.size) for array in arrays)
         turn, self._next = self._next, (self._next + 1) % self._RING
         if self._is_cuda:
             self._events[turn].synchronize()
@@ -56,7 +56,7 @@ class Staging:
         at = 0
         for array in arrays:
             view[at : at + array.size] = array.reshape(-1)
-            at += array.size
+            at += _aligned(array.size)
         if target is None:
             target = torch.empty(total, dtype=torch.int32, device=self._device)
         target[:total].copy_(host, non_blocking=True)
@@ -66,12 +66,22 @@ class Staging:
 
 
 def views(buffer: Tensor, fields: list[Field]) -> dict[str, Tensor]:
-    """The fields that lie end to end in `buffer`."""
+    """The fields that lie one after the other in `buffer`."""
     found, at = {}, 0
     for field in fields:
         found[field.name] = buffer[at : at + field.size].view(field.shape)
-        at += field.size
+        at += _aligned(field.size)
     return found
+
+
+def space(fields: list[Field]) -> int:
+    """How long a buffer with all these fields is."""
+    return sum(_aligned(field.size) for field in fields)
+
+
+def _aligned(count: int) -> int:
+    """Fields begin at multiples of 16 bytes: Triton compiles a kernel anew for each way its arguments are aligned."""
+    return -(-count // 4) * 4
 
 
 def moved_slots(table: SlotTable) -> tuple[Ints, Ints] | None:

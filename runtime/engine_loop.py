@@ -48,6 +48,11 @@ class Flight(NamedTuple):
     tokens: PendingTokens | None
 
     @property
+    def is_over(self) -> bool:
+        """Whether the device is done with it."""
+        return self.tokens is None or self.tokens.is_ready
+
+    @property
     def must_land(self) -> bool:
         """Whether the next step of these requests cannot be made before their tokens are known here."""
         return any(row.sequence.matcher is not None or row.sequence.draw.needs_last_token for row in self.built.sampled)
@@ -55,6 +60,9 @@ class Flight(NamedTuple):
 
 # Processor time that a request's grammar may take; ordinary ones take some hundredths of a millisecond a token.
 _GRAMMAR_SECONDS, _GRAMMAR_SECONDS_A_TOKEN = 0.25, 0.003
+
+# How long messages are taken while the device waits, and how long the next of many is waited for while it does not.
+_RECEIVE_SECONDS, _LINGER_SECONDS = 0.015, 0.002
 
 CacheListener = Callable[[Sequence[CacheEvent]], None]
 
@@ -73,6 +81,7 @@ class EngineLoop:
         self._grammars = grammars
         self._compilers = CompilePool(limit_seconds=limits.compile_seconds)
         self._sequences: dict[int, EngineSequence] = {}  # every request that is not over
+        self._ended: list[tuple[EngineSequence, bool]] = []  # told so, but not yet out of the scheduler
         self._compiling: dict[int, EngineSequence] = {}  # those of them whose grammar is not ready
         self._pool = KVPool(model.kv_layout, limits.pool_tokens)
         self._cache = RadixCache()
@@ -114,14 +123,26 @@ class EngineLoop:
                 torch.cuda.empty_cache()
 
     def _receive(self) -> bool:
-        """Handle what other threads want; wait for something if there is nothing to compute. False: end."""
+        """Handle what other threads want; wait for something if there is nothing to compute. False: end.
+
+        Of many requests that come at once, the first need not wait for the last, but a step for each would be a
+        waste: new ones are taken for a while, and for longer as long as the device is busy anyway.
+        """
         wait = not self.scheduler.has_work and self._flight is None
+        began = time.perf_counter()
+        more_may_come = False
         while True:
+            is_idle = self._flight is None or self._flight.is_over
+            if is_idle and not wait and time.perf_counter() - began > _RECEIVE_SECONDS:
+                return True
             try:
-                message = self.inbox.get(block=wait)
+                linger = more_may_come and not is_idle
+                message = self.inbox.get(block=wait or linger, timeout=_LINGER_SECONDS if linger else None)
             except Empty:
                 return True
-            wait = False
+            if wait:
+                wait, began = False, time.perf_counter()
+            more_may_come = isinstance(message, Submit)
             if not isinstance(message, Submit | Compiled):
                 self._land()  # these look at, or end, requests: no token of theirs may be on its way
             match message:
@@ -135,6 +156,7 @@ class EngineLoop:
                     _run_call(function, future)
                 case Close():
                     return False
+            self._settle()
 
     def _step(self) -> None:
         """Launch what is due, and then publish what the step before it has chosen, while the device computes."""
@@ -163,6 +185,7 @@ class EngineLoop:
         except Exception as error:  # out of memory, a broken kernel: these requests fail, the engine goes on
             self._land()
             self._fail_rows(rows, error)
+            self._settle()
             return None
         self.scheduler.complete(rows)
         for row in built.sampled:
@@ -181,6 +204,7 @@ class EngineLoop:
             self._fail_rows(flight.built.rows, error)
         else:
             self._publish(flight.built, sampled)
+        self._settle()
 
     def _fail_rows(self, rows: list[Row], error: Exception) -> None:
         for row in rows:
@@ -276,15 +300,22 @@ class EngineLoop:
         self._end(sequence, error, keep=keep)
 
     def _end(self, sequence: EngineSequence, error: Exception | None = None, *, keep: bool = True) -> None:
-        """Take a request out of the engine and publish its completion."""
+        """Publish a request's completion; `_settle` then takes it out of the engine. Of many that end in one step,
+        none waits for the others' memory to be put in order."""
         sequence.release_held()
         sequence.drop_pending()
-        self.scheduler.finish(sequence, keep=keep)
+        self._ended.append((sequence, keep))
         self._compiling.pop(sequence.id, None)
         self._sequences.pop(sequence.id, None)
         self._prompt_tokens += sequence.num_prompt
         self._reused_tokens += sequence.cached_tokens or 0
         sequence.handle.publish(FinishEvent(sequence.completion(), error))
+
+    def _settle(self) -> None:
+        """Give up, or keep in the cache, what the requests that have just ended hold."""
+        for sequence, keep in self._ended:
+            self.scheduler.finish(sequence, keep=keep)
+        self._ended.clear()
 
     # -- messages --
 

@@ -138,6 +138,11 @@ class PendingTokens:
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `read` would not have to wait."""
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
     @torch.inference_mode()
     def read(self) -> SampledTokens:
         """Wait for the device."""

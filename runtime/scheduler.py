@@ -7,13 +7,15 @@ prefix first (arXiv 2312.07104, section 3), except that a request which was over
 from __future__ import annotations
 
 import time
+from bisect import bisect
 from typing import NamedTuple
 
 import numpy as np
 
 from lmnb.runtime.config import EngineLimits
 from lmnb.runtime.kv_pool import KVPool
-from lmnb.runtime.prefix_cache import Match, common_prefix
+from lmnb.runtime.prefills import Prefills
+from lmnb.runtime.prefix_cache import Match
 from lmnb.runtime.radix_cache import RadixCache, RadixNode
 from lmnb.runtime.sequence import Sequence
 from lmnb.runtime.slot_table import SlotTable
@@ -172,17 +174,31 @@ class Scheduler:
                     budget -= count
         if self._preempted:
             return rows  # memory is short: let the running ones finish first
+        if self.waiting:
+            self._admit_rows(rows, budget)
+        return rows
+
+    def _admit_rows(self, rows: list[Row], budget: int) -> None:
+        """Admit waiting sequences, and add their rows."""
+        prefills = Prefills(self.running)
+        admitted: list[int] = []
         for sequence in self._in_order():
             if budget <= 0 or len(self.running) >= self.limits.max_running:
                 break
-            if self._is_in_flight(sequence):
+            if self._is_in_flight(sequence, prefills):
                 continue
-            if not self._admit(sequence):
+            if not self._admit(sequence, prefills.owed_slots):
                 break
             count = min(budget, sequence.num_tokens - sequence.num_computed)
             rows.append(self._row(sequence, count))
             budget -= count
-        return rows
+            prefills.add(sequence)
+            admitted.append(sequence.id)
+        if admitted:
+            admitted.sort()
+            self.waiting = [sequence for sequence in self.waiting if sequence.row < 0]
+            for sequence in self.waiting:
+                sequence.num_bypassed += len(admitted) - bisect(admitted, sequence.id)
 
     def _row(self, sequence: Sequence, count: int) -> Row:
         start = sequence.num_computed
@@ -206,33 +222,23 @@ class Scheduler:
             sequence.peeked = (self.cache.version, matched)
         return matched
 
-    def _is_in_flight(self, sequence: Sequence) -> bool:
+    def _is_in_flight(self, sequence: Sequence, prefills: Prefills) -> bool:
         """Whether a running prefill is about to compute more of this prompt than is cached already."""
         matched = self._peek(sequence)
         wanted = matched + self.limits.min_shared_tokens
-        tokens = sequence.tokens[: sequence.match_limit]
-        if not self.limits.prefix_cache or len(tokens) < wanted:
+        if not self.limits.prefix_cache or sequence.match_limit < wanted:
             return False
-        return any(
-            not other.is_decoding
-            and other.num_tokens >= wanted
-            and other.tokens[matched] == tokens[matched]
-            and common_prefix(tokens, other.tokens) >= wanted
-            for other in self.running
-        )
+        return prefills.will_compute(sequence, matched, wanted)
 
-    def _admit(self, sequence: Sequence) -> bool:
-        """Lock its cached prefix and give it a row, if there is room for the rest of it."""
-        match = self._match(sequence)
+    def _admit(self, sequence: Sequence, owed_slots: int) -> bool:
+        """Lock its cached prefix and give it a row, if there is room for the rest of it. `owed_slots`: what running
+        prefills still need."""
+        match = self._match(sequence, owed_slots)
         if match is None:
             return False
         num_cached = min(len(match.slots), sequence.match_limit)
         self.cache.record_hit(match.node, num_cached, sequence.request.owner)
         self._make_room(min(self.limits.prefill_chunk, sequence.num_tokens - num_cached))
-        for other in self.waiting:
-            if other.id < sequence.id:
-                other.num_bypassed += 1
-        self.waiting.remove(sequence)
         self.running.append(sequence)
         sequence.row = self.table.take_row()
         self.table.write(sequence.row, 0, match.slots[:num_cached])
@@ -245,7 +251,7 @@ class Scheduler:
             sequence.first_scheduled = time.perf_counter()
         return True
 
-    def _match(self, sequence: Sequence) -> Match[RadixNode] | None:
+    def _match(self, sequence: Sequence, owed_slots: int) -> Match[RadixNode] | None:
         """Its longest cached prefix, locked, or None if there is no room for the rest.
 
         The whole prompt is looked up, although its last token must be computed again: looking up less would cut
@@ -255,8 +261,7 @@ class Scheduler:
             match = self.cache.acquire(sequence.tokens[:length])
             needed = sequence.num_tokens - min(len(match.slots), sequence.match_limit)
             if self.running:
-                needed += _DECODE_RESERVE * (len(self.running) + 1)
-                needed += sum(other.prefill_end - other.num_slots for other in self.running if not other.is_decoding)
+                needed += _DECODE_RESERVE * (len(self.running) + 1) + owed_slots
             if self.pool.num_free + self.cache.num_evictable >= needed:
                 return match
             self.cache.release(match.node)

@@ -185,7 +185,13 @@ class Pool:
 
 
 def plan(
-    narrow: list[list[int]], wide: list[list[int]], kv_lens: list[int], num_parts: list[int], heads: int, dim: int
+    narrow: list[list[int]],
+    wide: list[list[int]],
+    kv_lens: list[int],
+    num_parts: list[int],
+    heads: int,
+    dim: int,
+    dtype: torch.dtype,
 ) -> DecodePart:
     def table(items: list[list[int]]) -> Tensor:
         return torch.tensor(items, dtype=torch.int32, device=DEVICE).view(-1, ITEM_FIELDS)
@@ -198,7 +204,7 @@ def plan(
         num_parts=torch.tensor(num_parts, dtype=torch.int32, device=DEVICE),
         narrow=table(narrow),
         wide=table(wide),
-        partial_out=torch.full((places * dim,), float("nan"), device=DEVICE),
+        partial_out=torch.full((places * dim,), float("nan"), dtype=dtype, device=DEVICE),
         partial_lse=torch.full((places,), float("nan"), device=DEVICE),
         max_parts=most,
     )
@@ -230,7 +236,7 @@ def test_decode_attention_over_a_tree(
     few = NARROW_ROWS // (num_heads // kv_heads)
     (narrow if few >= 3 else wide).append([0, 3, 2, stem_end, twig_end, 2])
     queries = randn(6, num_heads, dim, dtype=dtype, seed=6)
-    part = plan(narrow, wide, [*lens, 1], [4, 4, 4, 3, 2, 0], num_heads, dim)
+    part = plan(narrow, wide, [*lens, 1], [4, 4, 4, 3, 2, 0], num_heads, dim, dtype)
     out = torch.full((6, num_heads * dim), float("nan"), dtype=dtype, device=DEVICE)
     decode_attention(queries, pool.keys, pool.values, pool.table, part, dim**-0.5, out, window=window, softcap=softcap)
     expected = torch.stack([pool.attend(queries[i], i, lens[i], window, softcap) for i in range(5)])
