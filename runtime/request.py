@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from lmnb.errors import ArgumentError
+from lmnb.runtime.argument_checks import check_text, flag, number, shown, texts, token_ids, whole_number, whole_numbers
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
@@ -21,6 +22,7 @@ class Constraint:
     """What the generated text must match: a regex, a JSON schema as JSON text, or a grammar (Lark's or GBNF's form).
 
     `loose`: JSON may have white space between its parts. `engine`: the library that must enforce it, by name.
+    ArgumentError for a source that is no text.
     """
 
     kind: Literal["regex", "json_schema", "ebnf"]
@@ -28,9 +30,15 @@ class Constraint:
     loose: bool = False
     engine: Literal["auto", "llguidance", "xgrammar"] = "auto"
 
+    def __post_init__(self) -> None:
+        check_text(self.kind, self.source)
+
     @classmethod
     def of_choices(cls, choices: Iterable[str]) -> Constraint:
-        """One of several texts."""
+        """One of several texts. ArgumentError for one that is none."""
+        choices = tuple(choices)
+        for choice in choices:
+            check_text("each choice", choice)
         return cls("regex", "|".join(re.escape(choice) for choice in choices))
 
 
@@ -69,37 +77,73 @@ class SamplingParams:
     top_logprobs_num: int = 0
 
     def __post_init__(self) -> None:
+        """Values of another type that mean the same (numpy's, whole floats) become plain ones. ArgumentError for
+        the rest."""
+        self._normalise()
+
         def require(ok: bool, what: str) -> None:
             if not ok:
                 raise ArgumentError(what)
 
-        require(self.max_new_tokens >= 0, f"max_tokens must be at least 0, not {self.max_new_tokens}")
+        require(self.max_new_tokens >= 0, f"max_tokens must be at least 0, not {shown(self.max_new_tokens)}")
         require(
             0 <= self.min_new_tokens <= self.max_new_tokens,
-            f"min_tokens must lie between 0 and max_tokens ({self.max_new_tokens}), not {self.min_new_tokens}",
+            f"min_tokens must lie between 0 and max_tokens ({shown(self.max_new_tokens)}), "
+            f"not {shown(self.min_new_tokens)}",
         )
-        require(
-            0 <= self.temperature < float("inf"),
-            f"temperature must be a finite number of at least 0, not {self.temperature}",
-        )
+        require(0 <= self.temperature <= 1e6, f"temperature must lie in [0, 1e6], not {self.temperature}")
         require(0 < self.top_p <= 1, f"top_p must lie in (0, 1], not {self.top_p}")
-        require(self.top_k == -1 or self.top_k >= 1, f"top_k must be -1 (off) or at least 1, not {self.top_k}")
+        require(self.top_k == -1 or self.top_k >= 1, f"top_k must be -1 (off) or at least 1, not {shown(self.top_k)}")
         require(0 <= self.min_p <= 1, f"min_p must lie in [0, 1], not {self.min_p}")
         require(
             -2 <= self.frequency_penalty <= 2, f"frequency_penalty must lie in [-2, 2], not {self.frequency_penalty}"
         )
         require(-2 <= self.presence_penalty <= 2, f"presence_penalty must lie in [-2, 2], not {self.presence_penalty}")
-        require(self.repetition_penalty > 0, f"repetition_penalty must be above 0, not {self.repetition_penalty}")
+        # Logits are divided by it in float32: what lies outside would make them infinite, or all the same.
         require(
-            0 <= self.top_logprobs_num <= 100, f"top_logprobs_num must lie in [0, 100], not {self.top_logprobs_num}"
+            1e-6 <= self.repetition_penalty <= 1e6,
+            f"repetition_penalty must lie in [1e-6, 1e6] (1 is off), not {self.repetition_penalty}",
         )
         require(
-            all(isinstance(s, str) and s for s in self.stop), f"stop strings must be non-empty text, not {self.stop!r}"
+            0 <= self.top_logprobs_num <= 100,
+            f"top_logprobs_num must lie in [0, 100], not {shown(self.top_logprobs_num)}",
         )
         if self.stop_regex:
             from lmnb.runtime.stop_regex import check_stop_regexes
 
             check_stop_regexes(self.stop_regex)
+
+    def _normalise(self) -> None:
+        for name, read in _READERS.items():
+            value = getattr(self, name)
+            if value is not None or name not in _OPTIONAL:
+                object.__setattr__(self, name, read(_WRITTEN.get(name, name), value))
+        if not isinstance(self.constraint, Constraint | None):
+            raise ArgumentError(f"constraint must be a Constraint or None, not {shown(self.constraint)}")
+
+
+_READERS: dict[str, Callable[[str, Any], object]] = {
+    "max_new_tokens": whole_number,
+    "min_new_tokens": whole_number,
+    "temperature": number,
+    "top_p": number,
+    "top_k": whole_number,
+    "min_p": number,
+    "frequency_penalty": number,
+    "presence_penalty": number,
+    "repetition_penalty": number,
+    "seed": whole_number,
+    "stop": texts,
+    "stop_regex": texts,
+    "stop_token_ids": token_ids,
+    "ignore_eos": flag,
+    "suppress_token_ids": token_ids,
+    "jump_forward": flag,
+    "return_logprob": flag,
+    "top_logprobs_num": whole_number,
+}
+_OPTIONAL = frozenset({"seed", "jump_forward"})
+_WRITTEN = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}  # as programs write them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +159,12 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     logprob_start: int | None = None
     owner: object = None
+
+    def __post_init__(self) -> None:
+        """As for `SamplingParams`."""
+        object.__setattr__(self, "input_ids", whole_numbers("input_ids", self.input_ids))
+        if self.logprob_start is not None:
+            object.__setattr__(self, "logprob_start", whole_number("logprob_start", self.logprob_start))
 
 
 @dataclass(frozen=True, slots=True)

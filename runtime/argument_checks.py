@@ -1,0 +1,117 @@
+"""Reads the values that callers give as options: each becomes the plain Python value it means, or an ArgumentError.
+
+Notebooks bring numpy's scalars and floats that are whole numbers; these are taken where nothing is lost.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from numbers import Real
+from typing import Any, cast
+
+from lmnb.errors import ArgumentError
+
+_MAX_SHOWN = 60
+_MAX_TOKEN_ID = 2**31 - 1  # tokens are int32 everywhere
+
+
+def shown(value: object) -> str:
+    """A value for an error message: on one line, short, whatever its `repr` does."""
+    try:
+        text = ascii(value) if isinstance(value, str) else " ".join(repr(value).split())
+    except Exception:  # a number of many thousand digits, a broken __repr__
+        return f"this {type(value).__name__}"
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+
+
+def whole_number(name: str, value: Any) -> int:
+    """An int: also from another integer type, or from a float that is one exactly. Not from bool or text."""
+    if type(value) is not bool:
+        try:
+            if not _is_real(value):
+                return operator.index(value)
+            if math.isfinite(value) and int(value) == value:
+                return int(value)
+        except (TypeError, OverflowError):
+            pass
+    raise ArgumentError(f"{name} must be a whole number, not {shown(value)}")
+
+
+def number(name: str, value: Any) -> float:
+    """A float or int (any real type gives one), not NaN. Not bool or text."""
+    if type(value) is float and not math.isnan(value):
+        return value
+    if _is_real(value):
+        try:
+            found: float = value if type(value) is int else float(value)
+            if not math.isnan(found):
+                return found
+        except OverflowError:  # an int that no float is as large as
+            pass
+    raise ArgumentError(f"{name} must be a number, not {shown(value)}")
+
+
+def flag(name: str, value: Any) -> bool:
+    """A bool: also from numpy's, or from 0 and 1. Not from text."""
+    if isinstance(value, bool):
+        return value
+    try:
+        if value in (False, True):
+            return bool(value)
+    except Exception:  # an array, which has no one truth
+        pass
+    raise ArgumentError(f"{name} must be True or False, not {shown(value)}")
+
+
+def texts(name: str, value: object) -> tuple[str, ...]:
+    """Texts, from one or several; none empty, and all of them text that can be written (no half characters)."""
+    items = _items(name, "text or a list of texts", (value,) if isinstance(value, str) else value)
+    found = tuple(item for item in items if isinstance(item, str) and item)
+    if len(found) != len(items):
+        raise ArgumentError(f"{name} strings must be non-empty text, not {shown(value)}")
+    for item in found:
+        check_text(name, item)
+    return found
+
+
+def check_text(name: str, text: object) -> None:
+    """ArgumentError unless this is text that UTF-8 has a form for."""
+    if not isinstance(text, str):
+        raise ArgumentError(f"{name} must be text, not {shown(text)}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(
+            f"{name} must be whole characters: {shown(text[error.start])} at position {error.start} is half a "
+            "surrogate pair; remove it"
+        ) from None
+
+
+def whole_numbers(name: str, value: object) -> tuple[int, ...]:
+    """Ints of any size."""
+    items = _items(name, "a list of token ids", value)
+    if set(map(type, items)) <= {int}:  # a prompt may have many thousands
+        return cast("tuple[int, ...]", items)
+    return tuple(whole_number(f"each of {name}", item) for item in items)
+
+
+def token_ids(name: str, value: object) -> tuple[int, ...]:
+    """Token ids that fit an int32."""
+    found = whole_numbers(name, value)
+    if found and not -_MAX_TOKEN_ID <= min(found) <= max(found) <= _MAX_TOKEN_ID:
+        raise ArgumentError(f"{name} must hold token ids below 2**31, not {shown(value)}")
+    return found
+
+
+def _is_real(value: object) -> bool:
+    return type(value) is not bool and isinstance(value, Real)
+
+
+def _items(name: str, wanted: str, value: object) -> tuple[object, ...]:
+    if isinstance(value, tuple):
+        return value
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+        return tuple(value)
+    raise ArgumentError(f"{name} must be {wanted}, not {shown(value)}")
