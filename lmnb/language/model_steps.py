@@ -24,6 +24,7 @@ from lmnb.language.meta import generation_meta, score_meta, triples
 from lmnb.language.output import Output, ReasoningOutput
 from lmnb.language.steps import Step, TextStep, set_variable
 from lmnb.language.stream import Stream
+from lmnb.language.token_parts import is_greedy
 from lmnb.language.variables import Variable
 from lmnb.runtime.request import SamplingParams
 
@@ -55,6 +56,7 @@ class GenStep(Step):
         stream.publish(GenStarted(stream.branch.id, self.node.name, "gen", constraint, self.line))
         started = time.monotonic()
         output = self._output(stream)
+        output.greedy = is_greedy(self.params)
         try:
             results = await self._generate(stream, output)
             output.finish(results[0])

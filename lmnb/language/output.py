@@ -21,6 +21,7 @@ class Output:
         assert stream.context is not None
         self.stream = stream
         self.variable = variable
+        self.greedy = False  # whether the likeliest allowed token is always taken: views then know what was not allowed
         self.context: Context = stream.context
         self._began = time.monotonic()
         self._received = ""
@@ -45,7 +46,9 @@ class Output:
 
     def _show(self, delta: Delta) -> None:
         seconds = time.monotonic() - self._began
-        self.stream.add_generated(delta.text, delta.num_tokens, delta.logprobs, origin=delta.origin, seconds=seconds)
+        self.stream.add_generated(
+            delta.text, delta.num_tokens, delta.logprobs, origin=delta.origin, seconds=seconds, greedy=self.greedy
+        )
         if self.variable is not None:
             self.variable.push(Chunk(delta.text, delta.num_tokens, delta.logprobs))
 

@@ -169,11 +169,14 @@ class Stream:
         *,
         origin: Origin = "free",
         seconds: float | None = None,
+        greedy: bool = False,
     ) -> None:
         """Take note of generated text, which the context has already, `seconds` after the generation began."""
         self._emit(Chunk(text, num_tokens, logprobs), Piece("generated", text))
         if self._entered:
-            told = part(text, num_tokens, self.backend, seconds=seconds, origin=origin, logprobs=logprobs)
+            told = part(
+                text, num_tokens, self.backend, seconds=seconds, origin=origin, logprobs=logprobs, greedy=greedy
+            )
             self.publish(TokensGenerated(self.branch.id, text, num_tokens, [told]))
 
     def take_over(self, piece: Piece) -> None:

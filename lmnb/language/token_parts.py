@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from lmnb.backends.base import Backend
-from lmnb.runtime.request import Origin, TokenLogprob
+from lmnb.runtime.request import Origin, SamplingParams, TokenLogprob
 
+_TIE = 1e-3  # log-probabilities this close are equal: they come from numbers of few digits
 _ORDINARY: tuple[Any, ...] = (None, "free", [])
 
 
@@ -19,18 +20,20 @@ def part(
     seconds: float | None = None,
     origin: Origin = "free",
     logprobs: Sequence[TokenLogprob] = (),
+    greedy: bool = False,
 ) -> list[Any]:
     """One piece as `TokensGenerated.parts` has it; what is as usual is left out from the end on.
 
     `[length, tokens, seconds, origin, details]`: length of its text in UTF-16 units; seconds since the generation
     began; for each token whose log-probability was asked for, `[text, log-probability, [[text, log-probability], ...]]`
-    with the likeliest tokens at its place.
+    with the likeliest tokens at its place. With `greedy`, where the likeliest allowed token is taken, those that were
+    likelier than the token were ruled out (by a constraint, or as tokens that no text may hold): a third entry, 1.
     """
     details = [
         [
             backend.token_text(entry.token_id),
             None if entry.logprob is None else round(entry.logprob, 4),
-            [[backend.token_text(token_id), round(value, 4)] for token_id, value in entry.top],
+            [_alternative(backend.token_text(token_id), value, entry, greedy) for token_id, value in entry.top],
         ]
         for entry in logprobs
     ]
@@ -39,6 +42,17 @@ def part(
     while len(found) > 2 and found[-1] == _ORDINARY[len(found) - 3]:
         found.pop()
     return found
+
+
+def is_greedy(params: SamplingParams) -> bool:
+    """Whether the likeliest allowed token is always taken, by the model's own log-probabilities."""
+    penalties = (params.frequency_penalty, params.presence_penalty, params.repetition_penalty - 1)
+    return params.temperature == 0 and not any(penalties)
+
+
+def _alternative(text: str, value: float, chosen: TokenLogprob, greedy: bool) -> list[Any]:
+    ruled_out = greedy and chosen.logprob is not None and value > chosen.logprob + _TIE
+    return [text, round(value, 4), *([1] if ruled_out else [])]
 
 
 def units(text: str) -> int:

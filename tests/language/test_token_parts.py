@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from lmnb.backends.testing import ScriptedBackend
 from lmnb.language import function, gen
 from lmnb.language.events import TokensGenerated
-from lmnb.language.token_parts import part, units
-from lmnb.runtime.request import TokenLogprob
+from lmnb.language.token_parts import is_greedy, part, units
+from lmnb.runtime.request import SamplingParams, TokenLogprob
 
 
 def told(**options: Any) -> list[list[Any]]:
@@ -45,3 +47,29 @@ def test_what_is_as_usual_is_left_out() -> None:
     assert part("ab", 1, backend, origin="forced") == [2, 1, None, "forced"]
     (entry,) = backend.logprobs("", ["ab"], 0)
     assert part("ab", 1, backend, logprobs=[TokenLogprob(entry.token_id, None)])[4] == [["ab", None, []]]
+
+
+def test_greedy_sampling_tells_what_was_ruled_out() -> None:
+    backend = ScriptedBackend()
+    likely, chosen, other = (backend.logprobs("", [word], 0)[0].token_id for word in ("a", "b", "c"))
+    entry = TokenLogprob(chosen, -2.0, ((likely, -0.1), (other, -1.9995), (chosen, -2.0)))
+    assert part("b", 1, backend, logprobs=[entry], greedy=True)[4][0][2] == [
+        ["a", -0.1, 1],
+        ["c", -1.9995],
+        ["b", -2.0],
+    ]
+    assert all(len(row) == 2 for row in part("b", 1, backend, logprobs=[entry])[4][0][2])
+    assert is_greedy(SamplingParams(temperature=0))
+    assert not is_greedy(SamplingParams(temperature=0, repetition_penalty=1.1))
+    assert not is_greedy(SamplingParams(temperature=0.1))
+
+
+def test_programs_pass_on_that_they_are_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def logprobs(backend: ScriptedBackend, prompt: str, tokens: Any, top: int) -> tuple[TokenLogprob, ...]:
+        return tuple(TokenLogprob(0, -2.0, ((1, -0.1),)) for _ in tokens)
+
+    monkeypatch.setattr(ScriptedBackend, "logprobs", logprobs)
+    monkeypatch.setattr(ScriptedBackend, "token_text", lambda backend, id: "ab"[id])
+    for temperature, expected in ((0, ["b", -0.1, 1]), (1, ["b", -0.1])):
+        row = told(return_logprob=True, top_logprobs_num=1, temperature=temperature)[0]
+        assert row[4][0][2] == [expected]

@@ -9,7 +9,9 @@ export type Status = "running" | "done" | "failed" | "cancelled";
  * log-probability was asked for its text, log-probability and the likeliest tokens at its place. */
 export type Part = [number, number, (number | null)?, Origin?, TokenDetail[]?];
 export type Origin = "free" | "masked" | "forced";
-export type TokenDetail = [string, number | null, [string, number][]];
+export type TokenDetail = [string, number | null, Alternative[]];
+/** Text, log-probability, and 1 if it was ruled out. */
+export type Alternative = [string, number, 1?];
 
 /** Where a prompt differed from the last run's; `at` is null for a generation whose cached prompt was lost. */
 export interface Mark {

@@ -2,7 +2,7 @@
 
 import { h, OWN_KEYS, setText } from "./dom";
 import { percent, plural, seconds, visible } from "./format";
-import type { Origin, Part } from "./protocol";
+import type { Alternative, Origin, Part } from "./protocol";
 import type { GenItem } from "./run_model";
 
 export const COLOURS = ["none", "origin", "probability", "latency"] as const;
@@ -116,10 +116,12 @@ export class TokenStrip {
     if (token.wait !== null) facts.push(`${seconds(token.wait)} after the one before`);
     this._facts.replaceChildren(h("b", { class: "lmnb-tok-name" }, visible(token.text)), ` ${facts.join(" · ")}`);
     for (const [text, logprob, top] of details(token)) {
-      const list = top.some(([other]) => other === text) || logprob === null ? top : [[text, logprob] as [string, number], ...top];
-      const chips = list.map(([other, value]) =>
-        h("span", { class: `lmnb-token${other === text ? " lmnb-best" : ""}`, style: `--p:${Math.exp(value).toFixed(3)}` }, other === text ? "✓ " : "", visible(other), h("small", {}, percent(value))),
-      );
+      const list = top.some(([other]) => other === text) || logprob === null ? top : [[text, logprob] as Alternative, ...top];
+      const chips = list.map(([other, value, out]) => {
+        const sign = other === text ? "✓ " : out ? "✕ " : "";
+        const attributes = { class: `lmnb-token${other === text ? " lmnb-best" : out ? " lmnb-out" : ""}`, style: `--p:${Math.exp(value).toFixed(3)}`, title: out ? "likelier, but ruled out" : null };
+        return h("span", attributes, sign, visible(other), h("small", {}, percent(value)));
+      });
       this._facts.append(h("div", { class: "lmnb-tokens" }, ...chips));
     }
   }

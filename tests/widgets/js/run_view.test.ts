@@ -120,7 +120,7 @@ describe("the run view", () => {
       branch: 0,
       text: "Hi 👩 you",
       num_tokens: 6,
-      parts: [[2, 1, 0.1, "free", [["Hi", -0.1, [["Hi", -0.1], ["Yo", -3]]]]], [1, 1, 0.11, "forced"], [0, 1, 0.2], [2, 1, 0.25], [4, 2, 0.9, "masked", [["you", -4, [["me", -0.1]]]]]],
+      parts: [[2, 1, 0.1, "free", [["Hi", -0.1, [["Hi", -0.1], ["Yo", -3]]]]], [1, 1, 0.11, "forced"], [0, 1, 0.2], [2, 1, 0.25], [4, 2, 0.9, "masked", [["you", -4, [["me", -0.1, 1], ["us", -9]]]]]],
     };
 
     function colour(el: Element, name: string) {
@@ -150,7 +150,7 @@ describe("the run view", () => {
       spans[3]?.dispatchEvent(new Event("pointerover", { bubbles: true }));
       const strip = el.querySelector(".lmnb-strip-token");
       expect(strip?.textContent).toContain("sampled under the constraint · 2 tokens · 650 ms after the one before");
-      expect(text(el, ".lmnb-strip .lmnb-token")).toEqual(["✓ you1.8 %", "me90 %"]);
+      expect(text(el, ".lmnb-strip .lmnb-token")).toEqual(["✓ you1.8 %", "✕ me90 %", "us<0.1 %"]);
       el.querySelector(".lmnb-gen")?.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft", bubbles: true }));
       expect(strip?.textContent).toContain("2 tokens · 140 ms"); // one of them had no text of its own
     });
