@@ -274,6 +274,8 @@ def kind_of(kernel: str) -> str:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Everything; `options.only` names workloads, `start` and `ablations` to be taken alone."""
+    if not torch.cuda.is_available():
+        sys.exit("the gpu suite needs a CUDA device; run `python -m benchmarks cpu` here")
     only = set(options.only or [*WORKLOADS, "start", "ablations"])
     report: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "triton": _version("triton")}
     if "start" in only:
