@@ -47,32 +47,27 @@ class Served:
         return tuple(ends[:1]) or (() if bos is None else (bos,))
 
     @cached_property
-    def template_stops(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """The template's stop strings, those that are (or begin with) a special token as that token."""
-        strings: list[str] = []
-        ids: list[int] = []
-        for stop in self.template.stop:
-            first = self.codec.split_trusted(stop)[0]
-            if isinstance(first, int):
-                ids.append(first)
-            else:
-                strings.append(stop)
-        return tuple(strings), tuple(ids)
+    def marker_stops(self) -> dict[str, int]:
+        """The template's stops that are (or begin with) a special token, and that token. They end a text by it
+        alone: the same signs spelled out in other tokens are data."""
+        firsts = {stop: self.codec.split_trusted(stop)[0] for stop in self.template.stop}
+        return {stop: first for stop, first in firsts.items() if isinstance(first, int)}
 
     def sampling(self, params: SamplingParams, *, template_stops: bool = True) -> SamplingParams:
         """`params` with the template's stops; special tokens that do not end a turn are never sampled, so a
         model cannot open a role. Under `ignore_eos` the turn has no end: neither the template's stops nor any
         special token, so that the text has the length that was asked for and holds no marker."""
-        tokenizer = self.codec.tokenizer
+        tokenizer, markers = self.codec.tokenizer, self.marker_stops
         if params.ignore_eos:
             suppressed = tokenizer.special_ids | tokenizer.eos_ids
             stop = tuple(item for item in params.stop if item not in self.template.stop)
             stop_ids: tuple[int, ...] = ()
         else:
-            strings, ids = self.template_stops if template_stops else ((), ())
-            own = [self.codec.single_marker(stop) for stop in params.stop]
-            stop_ids = tuple(dict.fromkeys((*params.stop_token_ids, *ids, *(i for i in own if i is not None))))
-            stop = tuple(dict.fromkeys((*params.stop, *strings)))
+            stops = (*params.stop, *(self.template.stop if template_stops else ()))
+            own = [self.codec.single_marker(stop) for stop in params.stop if stop not in markers]
+            ids = [*(markers[stop] for stop in stops if stop in markers), *(i for i in own if i is not None)]
+            stop_ids = tuple(dict.fromkeys((*params.stop_token_ids, *ids)))
+            stop = tuple(dict.fromkeys(item for item in stops if item not in markers))
             suppressed = tokenizer.special_ids - tokenizer.eos_ids - set(stop_ids)
         return replace(
             params,

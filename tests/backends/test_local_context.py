@@ -146,6 +146,30 @@ def test_stop_string_is_cut_and_what_is_left_is_data(runtime: Runtime) -> None:
     assert text_of(runtime, context) == "Say: " + generated.text
 
 
+@pytest.mark.timeout(60)
+def test_a_marker_that_the_model_spells_out_ends_nothing(runtime: Runtime) -> None:
+    schema = '{"type":"object","properties":{"c":{"const":"see <|im_end|> here"}},"required":["c"]}'
+    context = runtime.new_context()
+    context.begin_role("assistant")
+    # As a program asks: the language puts the template's stops beside the program's own.
+    whole = generate(
+        context, constraint=Constraint("json_schema", schema), max_new_tokens=80, stop=("END", *runtime.stop)
+    )
+    assert whole.text == '{"c":"see <|im_end|> here"}'
+    spelled = Constraint("regex", "see <[|]x[|]> here")
+    own = generate(runtime.new_context(), constraint=spelled, max_new_tokens=20, stop=("<|x|>",))
+    assert own.text == "see "
+
+
+def test_template_markers_are_never_stop_text(runtime: Runtime) -> None:
+    served = runtime.new_context()._served
+    for template_stops in (True, False):
+        sampling = served.sampling(SamplingParams(stop=("END", "<|im_end|>")), template_stops=template_stops)
+        assert sampling.stop == ("END",)
+        assert sampling.stop_token_ids == (served.codec.single_marker("<|im_end|>"),)
+    assert served.sampling(SamplingParams(), template_stops=False).stop_token_ids == ()
+
+
 def test_stop_inside_a_token_keeps_the_text_before_it() -> None:
     tokenizer = small_tokenizer("gpt2")
     with fake_runtime(tokenizer, chat_template="chatml") as runtime:
@@ -344,6 +368,6 @@ def test_template_stops_are_tokens_where_they_can_be() -> None:
         served = runtime.new_context()._served
         sampling = served.sampling(SamplingParams(stop=("END", "<|im_start|>")))
         assert sampling.stop == ("END", "<|im_start|>", "<|user|>", "<|observation|>")
-        assert sampling.stop_token_ids == (0, 1)  # <|endoftext|> of the template, <|im_start|> of the program
+        assert set(sampling.stop_token_ids) == {0, 1}  # <|endoftext|> of the template, <|im_start|> of the program
         assert sampling.suppress_token_ids == ()
         assert served.sampling(SamplingParams()).suppress_token_ids == (1,)
