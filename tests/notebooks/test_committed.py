@@ -11,8 +11,8 @@ import nbformat
 FOLDER = Path(__file__).parents[2] / "notebooks"
 
 
-def test_both_are_there(notebooks: dict[str, Any]) -> None:
-    assert {"quickstart.ipynb", "radix_tree.ipynb"} <= set(notebooks)
+def test_they_are_there(notebooks: dict[str, Any]) -> None:
+    assert {"quickstart.ipynb", "language_tour.ipynb", "radix_tree.ipynb", "databricks.ipynb"} <= set(notebooks)
 
 
 def test_they_are_valid_and_hold_no_outputs(notebooks: dict[str, Any]) -> None:
