@@ -196,3 +196,35 @@ def test_an_edited_cell_shows_what_changed_and_a_choice_why(open_notebook):
     assert "became" in mark.inner_text()
     assert view.locator(".lmnb-choices").get_attribute("open") is not None  # recolouring left it open
     page.screenshot("rerun")
+
+
+def test_the_dark_theme_is_followed_at_once(open_notebook):
+    page = open_notebook(
+        "lab",
+        [
+            setup("'Oslo it is'", 0.0),
+            "%%lmprog --logprobs 2\nforks = s.fork(16)\n"
+            "forks += lambda i: f'{i}: ' + gen('x') + select('y', choices=['a', 'an'])",
+        ],
+    )
+    page.run(0, 1)
+    view = page.cell(1).locator(".lmnb-run")
+    view.get_by_role("button", name="branch 0.3", exact=True).click()
+    view.locator(".lmnb-choices summary").first.click()
+    colours = (
+        "e => [getComputedStyle(e).backgroundColor, getComputedStyle(e).color]"
+        ".map((colour) => colour.match(/\\d+/g).slice(0, 3).map(Number))"
+    )
+    paper, ink = view.evaluate(colours)
+    assert min(paper) > 230
+    assert max(ink) < 90
+    page.page.evaluate(
+        "() => window.jupyterapp.commands.execute('apputils:change-theme', { theme: 'JupyterLab Dark' })"
+    )
+    page.page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
+    page.page.wait_for_timeout(300)
+    paper, ink = view.evaluate(colours)
+    assert max(paper) < 60
+    assert min(ink) > 200
+    assert view.locator("select").first.evaluate("e => getComputedStyle(e).colorScheme") == "dark"
+    page.screenshot("dark")
