@@ -48,6 +48,7 @@ from lmnb.language.run_diff import RunDiff
 from lmnb.language.saved_run import SavedRun, replay, run_schema
 from lmnb.language.state import ProgramState
 from lmnb.language.token_lens import Tokens
+from lmnb.language.unfinished import cancel_runs, runs_at_work
 
 SglFunction = Program  # SGLang's name for it
 
@@ -70,6 +71,7 @@ __all__ = [
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "cancel_runs",
     "current_run",
     "flush_cache",
     "function",
@@ -88,6 +90,7 @@ __all__ = [
     "replay",
     "resolve_backend",
     "run_schema",
+    "runs_at_work",
     "select",
     "separate_reasoning",
     "set_default_backend",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lmnb.backends.base import CancelToken, Owner
 from lmnb.language.events import BranchOpened, Status
+from lmnb.language.variables import Failure
 
 if TYPE_CHECKING:
     from lmnb.language.run import Run
@@ -27,6 +28,16 @@ class Branch:
     error: BaseException | None = None
     closed: bool = False  # its end was published
     opened: BranchOpened | None = None
+    stopped: Failure | None = None  # why the body that speaks here has ended before its time
+
+    def why_stopped(self) -> Failure | None:
+        """Why the body here, or the nearest one around it that has an answer, has ended before its time."""
+        branch: Branch | None = self
+        while branch is not None:
+            if branch.stopped is not None:
+                return branch.stopped
+            branch = branch.parent
+        return None
 
     def owner(self, var: str | None, line: int | None) -> Owner:
         """Who asks for tokens, when the step at `line` does."""

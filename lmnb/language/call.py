@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.base import Backend
-from lmnb.errors import CancelledError
 from lmnb.language.body import Body
 from lmnb.language.branch import Branch, linked_token
 from lmnb.language.coroutines import run_to_end
@@ -21,7 +20,6 @@ from lmnb.language.run import Run, current_branch
 from lmnb.language.state import ProgramState
 from lmnb.language.steps import Step
 from lmnb.language.stream import Stream
-from lmnb.language.variables import Failure
 
 if TYPE_CHECKING:
     from lmnb.language.program import Program
@@ -88,7 +86,7 @@ class Call:
             with self.branch.run.active(self.branch):
                 self.state.ret_value = self.program.call_body(self.state, self.args, self.kwargs)
         except BaseException as error:
-            self.state.stream.stop(body_failure(error), Step())
+            self.state.stop(error)
             raise
         finally:
             self.state.stream.submit(Step(), optional=True, ending=True)
@@ -99,7 +97,7 @@ class Call:
             with self.branch.run.active(self.branch):
                 self.state.ret_value = await self.program.call_body(self.state, self.args, self.kwargs)
         except BaseException as error:
-            self.state.stream.stop(body_failure(error), Step())
+            self.state.stop(error)
             raise
         finally:
             self.state.stream.submit(Step(), optional=True, ending=True)
@@ -156,10 +154,3 @@ def new_call_branch(home: Home, program: str, *, fork: int, index: int = 0, row:
     )
     background.post(lambda: run.open_branch(branch))
     return branch
-
-
-def body_failure(error: BaseException) -> Failure:
-    """Why a stream stops whose body raised `error`."""
-    if isinstance(error, (CancelledError, KeyboardInterrupt, asyncio.CancelledError)):
-        return Failure("the run was cancelled; what was generated before is kept in the state's text")
-    return Failure(f"the program's body raised {type(error).__name__}: {error}", error)

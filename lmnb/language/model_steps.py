@@ -66,9 +66,14 @@ class GenStep(Step):
         first = results[0]
         seconds = time.monotonic() - started
         _publish_end(stream, first.finish_reason, first.matched, started, results)
+        reason = stream.stop_reason()
+        if any(result.finish_reason == "cancelled" for result in results) and not reason.cancelled:
+            stream.fail(reason)
+            self.skip(stream, reason)
+            return
         output.set(results, generation_meta(first, self.params, self.merged, stream, seconds))
         if first.finish_reason == "cancelled":
-            stream.fail(stream.stop_reason())
+            stream.fail(reason)
 
     def _output(self, stream: Stream) -> Output:
         if self.node.reasoning is not None:

@@ -33,6 +33,8 @@ from lmnb.language.events import (
 )
 from lmnb.language.loop import background
 from lmnb.language.saved_run import SavedRun
+from lmnb.language.unfinished import unfinished
+from lmnb.language.variables import Failure
 from lmnb.language.waiting import Signal
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class Run:
         self._num_branches = 1
         self._num_forks = 0
         self._open: dict[int, Branch] = {0: self.root}
+        unfinished.add(self)
         self.post(RunStarted(self.id, program, backend.name, time.time(), cell))
         self._announced = False
         if announce:
@@ -95,6 +98,12 @@ class Run:
     def status(self) -> Status:
         """ "running" until `RunFinished` was published."""
         return self._status
+
+    @property
+    def at_work(self) -> bool:
+        """Whether anything of the run goes on: a stream, or a body in a thread of its own."""
+        body_runs = self.body is not None and not self.body.done
+        return self._status == "running" and (self._num_active > 0 or body_runs)
 
     @property
     def events(self) -> tuple[RunEvent, ...]:
@@ -132,6 +141,10 @@ class Run:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the run is over; False if `timeout` seconds went by first. Interruptible."""
         return self._signal.wait(lambda: self._status != "running", timeout)
+
+    def settle(self, timeout: float) -> bool:
+        """Wait until the run is over or, if its body is still open, idle; False if `timeout` seconds went by first."""
+        return self._signal.wait(lambda: self._status != "running" or not (self.at_work or self._closed), timeout)
 
     def saved(self) -> SavedRun:
         """The run up to now, as it is saved: apart from its backend, and without secrets."""
@@ -180,6 +193,7 @@ class Run:
             self._closed = True
             if error is not None and self.error is None:
                 self.error = error
+                self.root.stopped = self.root.stopped or Failure.of_body(error)
         if error is not None:
             self.cancel()
         if self.body is not None:
@@ -227,6 +241,7 @@ class Run:
         with self._lock:
             self._num_active -= 1
         self._end_if_idle()
+        self._signal.notify()
 
     def next_fork(self) -> int:
         """The number of a new fork."""
@@ -295,6 +310,7 @@ class Run:
         message = str(self.error) or type(self.error).__name__ if self.error is not None else None
         self.publish(RunFinished(status, time.monotonic() - self._started, message))
         self._status = status
+        unfinished.discard(self)
         self._signal.notify()
 
 

@@ -27,7 +27,7 @@ from lmnb.language.stream import Stream
 from lmnb.language.submission import check_roles, merge_text, prepare
 from lmnb.language.token_lens import Tokens, read_tokens
 from lmnb.language.tools import ToolCall
-from lmnb.language.variables import Variable
+from lmnb.language.variables import Failure, Variable
 from lmnb.language.waiting import Signal
 
 if TYPE_CHECKING:
@@ -287,6 +287,10 @@ class ProgramState:
         """Add a step to the stream."""
         self._submit(step)
 
+    def stop(self, error: BaseException) -> None:
+        """The body has raised `error`: stop what it has started, and let readers know why."""
+        self.stream.stop(Failure.of_body(error), Step())
+
     def wait_drained(self) -> None:
         """Wait until everything submitted so far was done or skipped. Does not raise for failures."""
         self._settle()
@@ -374,15 +378,25 @@ class ProgramState:
     def _declared(self, name: str) -> Variable:
         variable = self._variables.get(name)
         if variable is None:
-            raise unknown_variable(name, self._variables)
+            raise self._missing(name)
         if variable.scope_thread == threading.get_ident() and not variable.done:
             raise ProgramError(f"var_scope({name!r}) is still open here; read the variable after the with block")
         return variable
 
+    def _missing(self, name: str) -> LmnbError:
+        stopped = self.stream.branch.why_stopped()
+        failure = self.stream.failure or stopped
+        if stopped is not None and failure == stopped:
+            return stopped.error(f"variable {name!r} was never set")
+        error = unknown_variable(name, self._variables)
+        if failure is not None:
+            error.__cause__ = failure.error()
+        return error
+
     def _reader(self, var_name: str | None) -> Reader:
         body = self._body if self._body is not None and self._body.elsewhere else None
         if body is None and var_name is not None and var_name not in self._variables:
-            raise unknown_variable(var_name, self._variables)
+            raise self._missing(var_name)
         return Reader(self.stream, self._variables, var_name, (lambda: body.done) if body is not None else None)
 
     def _settle(self) -> None:

@@ -50,7 +50,6 @@ class Stream:
         self._active = branch is None  # a fork's child is held until the fork happens
         self._entered = False  # whether the run counts this stream, and hears from it
         self._ended = False
-        self._stop: Failure | None = None
         # loop:
         self.context: Context | None = None
         self.chunks: list[Chunk] = []
@@ -99,8 +98,8 @@ class Stream:
             self.branch.run.announce()
 
     def stop(self, failure: Failure, marker: Step) -> None:
-        """Cancel what runs and skip what waits, for the reason given."""
-        self._stop = failure
+        """Cancel what runs here and in forks, and skip what waits, for the reason given."""
+        self.branch.stopped = failure
         self.branch.cancel.cancel()
         self.submit(marker, optional=True)
 
@@ -215,7 +214,7 @@ class Stream:
 
     def stop_reason(self) -> Failure:
         """Why this stream was cancelled."""
-        return self._stop or Failure("the run was cancelled; what was generated before is kept in the state's text")
+        return self.branch.why_stopped() or Failure.of_cancel()
 
     def _context(self) -> Context:
         if self.context is None:
@@ -252,7 +251,7 @@ class Stream:
                 await step.run(self)
                 return
             except asyncio.CancelledError:
-                self.fail(self.stop_reason() if self._stop or self.branch.cancel.cancelled else _LOOP_STOPPED)
+                self.fail(self.stop_reason() if self.branch.cancel.cancelled else _LOOP_STOPPED)
             except Exception as error:
                 # After a cancel, an error is the backend's way of letting go.
                 stopped = self.branch.cancel.cancelled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,18 @@ class Failure:
 
     message: str
     cause: BaseException | None = None
+
+    @classmethod
+    def of_cancel(cls) -> Failure:
+        """The run was stopped."""
+        return cls("the run was cancelled; what was generated before is kept in the state's text")
+
+    @classmethod
+    def of_body(cls, error: BaseException) -> Failure:
+        """The body raised `error`, which stops what it has started."""
+        if isinstance(error, (CancelledError, KeyboardInterrupt, asyncio.CancelledError)):
+            return cls.of_cancel()
+        return cls(f"the program's body raised {type(error).__name__}: {error}", error)
 
     @property
     def cancelled(self) -> bool:

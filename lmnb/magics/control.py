@@ -10,6 +10,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
 from traitlets import CaselessStrEnum, Dict, Float, List, Unicode, observe
 
+from lmnb.language import cancel_runs, runs_at_work
 from lmnb.magics import options
 from lmnb.magics.ledger_table import ledger_text
 from lmnb.magics.models import LoadedModel, Settings
@@ -27,7 +28,7 @@ HELP = """\
     --pool-tokens N            room for N tokens in the KV pool
 %lmnb status                   models, memory, what runs, how much of the prompts was reused
 %lmnb tree [NAME]              the cache tree, live (--view html: a picture of now)
-%lmnb cancel                   stop all background runs
+%lmnb cancel                   stop all runs that still generate, in the background or left behind
 %lmnb flush [NAME]             forget cached prompts
 %lmnb unload [NAME]            close a model's engine and free its memory (without NAME: all)
 %lmnb ledger                   tokens and seconds by cell, what reuse saved, and money where prices are set
@@ -115,9 +116,9 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
             say(status_line(model, default=model.backend is default))
         if default is not None and all(model.backend is not default for model in models):
             say(f"{default.name} (default; set by your own code)")
-        running = self.session.background.running()
+        running = runs_at_work()
         if running:
-            say(f"{len(running)} background run(s). `%lmnb cancel` stops them.")
+            say(f"{_runs(len(running))} at work. `%lmnb cancel` stops {'them' if len(running) > 1 else 'it'}.")
 
     def tree(self, words: list[str]) -> None:
         parser = self._parser("tree")
@@ -144,8 +145,8 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
 
     def cancel(self, words: list[str]) -> None:
         self._parser("cancel").parse(words)
-        count = self.session.background.cancel()
-        say(f"Cancelled {count} background run(s)." if count else "No background run to cancel.")
+        count = cancel_runs()
+        say(f"Cancelled {_runs(count)}." if count else "No run to cancel.")
 
     def flush(self, words: list[str]) -> None:
         for model in self._named("flush", words):
@@ -191,3 +192,7 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
         if not models:
             say("No model is loaded.")
         return models
+
+
+def _runs(count: int) -> str:
+    return f"{count} run" if count == 1 else f"{count} runs"

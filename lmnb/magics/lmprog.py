@@ -117,10 +117,10 @@ class LmprogMagics(Magics):  # type: ignore[misc]  # IPython's class is untyped
         self.shell.push({chosen.out or body.STATE: state})
         view = RunView(state.run, self.control.mode(chosen.view))
         if chosen.bg:
-            self.session.background.start(state.run, view, partial(function, state))
+            self.session.background.start(state.run, view, partial(_execute, function, state))
             return None
         try:
-            value = run_in_front(state.run, view, partial(function, state))
+            value = run_in_front(state.run, view, partial(_execute, function, state))
         except LmnbError as error:
             _add_place(error, text)
             raise
@@ -152,6 +152,16 @@ class LmprogMagics(Magics):  # type: ignore[misc]  # IPython's class is untyped
             kind = type(value).__name__
             raise UsageError(f"{MAGIC}: --from needs a program's state, and {expression!r} is of type {kind}.")
         return value
+
+
+def _execute(function: Callable[[ProgramState], Any], state: ProgramState) -> Any:
+    """The body. What it raises stops what it has started, and readers of the state learn why."""
+    __tracebackhide__ = True
+    try:
+        return function(state)
+    except BaseException as error:
+        state.stop(error)
+        raise
 
 
 def _sampling(chosen: Namespace) -> dict[str, Any]:

@@ -43,11 +43,11 @@ def test_cancel_stops_it_and_keeps_its_text(notebook, slow):
     notebook.run("%%lmprog --bg -o b\ns += gen('x')\nvalue = s['x']")
     time.sleep(0.1)
     notebook.run("%lmnb status")
-    assert "1 background run(s)" in notebook.out
+    assert "1 run at work. `%lmnb cancel` stops it." in notebook.out
     start = time.monotonic()
     notebook.run("%lmnb cancel")
     assert time.monotonic() - start < 1
-    assert notebook.out == "Cancelled 1 background run(s).\n"
+    assert notebook.out == "Cancelled 1 run.\n"
     state = notebook.ns["b"]
     assert state.run.status == "cancelled"
     assert state.text().startswith("one")
@@ -56,7 +56,40 @@ def test_cancel_stops_it_and_keeps_its_text(notebook, slow):
         state.sync()
     assert notebook.run("%%lmprog\ns += gen('z', max_tokens=1)\ns['z']") == "one"
     notebook.run("%lmnb cancel")
-    assert notebook.out == "No background run to cancel.\n"
+    assert notebook.out == "No run to cancel.\n"
+
+
+def test_cancel_stops_runs_whose_body_has_ended(notebook, slow):
+    notebook.run("import lmnb\n@lmnb.function\ndef q(s, i):\n    s += gen('x')")
+    notebook.run("left = [q.run(i=i) for i in range(40)]\nkept = lmnb.language.open_state(left[0].stream.backend)")
+    notebook.run("%lmnb status")
+    assert "40 runs at work" in notebook.out
+    start = time.monotonic()
+    notebook.run("%lmnb cancel")
+    assert time.monotonic() - start < 1
+    assert notebook.out == "Cancelled 40 runs.\n"
+    assert {state.run.status for state in notebook.ns["left"]} == {"cancelled"}
+    assert not notebook.ns["kept"].run.cancelled  # an idle state can go on
+    notebook.run("%lmnb cancel")
+    assert notebook.out == "No run to cancel.\n"
+
+
+@pytest.mark.parametrize("line", ["%%lmprog", "%%lmprog --bg"])
+@pytest.mark.parametrize("rest", ["", "\ns.sync()"], ids=["while it generates", "when all is done"])
+def test_readers_get_the_error_of_a_cells_body(notebook, slow, line, rest):
+    cell = f"{line} -o b\ns += gen('v', max_tokens=3){rest}\nraise ValueError('boom')"
+    if "--bg" in line:
+        notebook.run(cell)
+        notebook.run("b.run.wait(3)")
+    else:
+        assert "boom" in notebook.fail(cell)
+    state = notebook.ns["b"]
+    assert isinstance(state.error(), GenerationError)
+    reads = [state.text, state.sync, lambda: state["never"], *([] if rest else [lambda: state["v"]])]
+    for read in reads:
+        with pytest.raises(GenerationError, match="ValueError: boom"):
+            read()
+    assert not rest or state["v"] == "one two three"
 
 
 def test_errors_wait_for_the_reader(notebook):
