@@ -26,7 +26,7 @@ WORDS = {"running": "running", "done": "done", "failed": "failed", "cancelled": 
 @lru_cache(maxsize=1)
 def style() -> str:
     """The style element for static output."""
-    return f"<style>{(STATIC / 'lmnb.css').read_text(encoding='utf-8')}</style>"
+    return f"<style>{(STATIC / 'still.css').read_text(encoding='utf-8')}</style>"
 
 
 def render(model: RunModel) -> str:

@@ -6,7 +6,12 @@ import json
 import re
 from pathlib import Path
 
+from view_samples import busy_cache, judge
+
+from lmnb.language.events import to_json
+from lmnb.widgets import CacheView, run_html
 from lmnb.widgets.run_html import STATIC
+from lmnb.widgets.run_model import RunModel
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,10 +19,11 @@ ROOT = Path(__file__).parents[2]
 def test_the_bundle_is_small_because_every_saved_widget_holds_it() -> None:
     assert (STATIC / "lmnb.js").stat().st_size < 50_000
     assert (STATIC / "lmnb.css").stat().st_size < 20_000
+    assert (STATIC / "still.css").stat().st_size < 13_000  # every saved picture holds this one
 
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
-    for name in ("lmnb.js", "lmnb.css"):
+    for name in ("lmnb.js", "lmnb.css", "still.css"):
         text = (STATIC / name).read_text(encoding="utf-8")
         assert not re.search(r"https?://|@import|\burl\(|\bfetch\(|XMLHttpRequest|\beval\(|innerHTML", text)
 
@@ -33,3 +39,14 @@ def test_the_front_end_has_the_package_version() -> None:
 def test_the_lock_file_names_no_registry() -> None:
     lock = json.loads((ROOT / "package-lock.json").read_text(encoding="utf-8"))
     assert not [name for name, entry in lock["packages"].items() if "resolved" in entry]
+
+
+def test_every_class_of_static_pictures_has_its_style_in_the_small_sheet() -> None:
+    live, still = ((STATIC / name).read_text(encoding="utf-8") for name in ("lmnb.css", "still.css"))
+    model, tree = RunModel(), CacheView(busy_cache(), "html")
+    model.apply_all(map(to_json, judge()))
+    drawn = run_html.render(model) + tree._picture()
+    used = {name for names in re.findall('class="([^"]*)"', drawn) for name in names.split()}
+    styled = {name for name in used if re.search(rf"\.{name}(?![\w-])", live)}
+    assert len(styled) > 25
+    assert [name for name in styled if not re.search(rf"\.{name}(?![\w-])", still)] == []
