@@ -100,9 +100,10 @@ class Account:
 
 
 class Ledger:
-    """Accounts of all runs from `open` to `close`."""
+    """Accounts of all runs from `open` to `close`. `current_cell`: the cell of a run that does not know its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, current_cell: Callable[[], str | None] = lambda: None) -> None:
+        self._current_cell = current_cell
         self._lock = threading.Lock()
         self._accounts: list[Account] = []
         self._end: Callable[[], None] | None = None
@@ -143,7 +144,7 @@ class Ledger:
         return found
 
     def _follow(self, run: Run) -> None:
-        account = Account(run.cell, run.program, run.backend.name)
+        account = Account(run.cell or self._current_cell(), run.program, run.backend.name)
         with self._lock:
             self._accounts.append(account)
         run.subscribe(account.take)

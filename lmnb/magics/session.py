@@ -28,7 +28,7 @@ class Session:
         self.models = models
         self.background = BackgroundRuns()
         self.names = PushedNames(shell)
-        self.ledger = Ledger()
+        self.ledger = Ledger(lambda: str(self.cell_number))
         self._completer: CellCompleter | None = None
         self._raw_cell = ""
 

@@ -23,7 +23,7 @@ LONGEST_LINE = 4000
 MOST_LINES = 4000  # of one branch
 
 _STYLE = """<style>
-.lmnb-diff{font:13px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);overflow-x:auto}
+.lmnb-diff{padding:8px 10px;font:13px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);overflow-x:auto}
 .lmnb-diff h4{margin:.8em 0 .2em;font-size:1em}
 .lmnb-diff table{border-collapse:collapse}
 .lmnb-diff td,.lmnb-diff th{text-align:left;padding:1px 10px 1px 0;vertical-align:top;white-space:pre-wrap}
@@ -168,12 +168,23 @@ def _html_lines(lines: list[Line]) -> Iterator[str]:
 
 
 def _partner(lines: list[Line], number: int) -> str | None:
-    """The other run's line in place of this one, where one line stands for one."""
-    sign = lines[number].sign
-    step, other = (1, "+") if sign == "-" else (-1, "-")
-    near = [lines[i].sign if 0 <= i < len(lines) else " " for i in (number - step, number + step, number + 2 * step)]
-    alone = near[0] != sign and near[1] == other and near[2] != other
-    return lines[number + step].text if alone else None
+    """The other run's line in place of this one, where as many lines stand for as many."""
+    start = number
+    while start and lines[start - 1].sign != " " and (lines[start - 1].sign == "-" or lines[start].sign == "+"):
+        start -= 1
+    olds = _length(lines, start, "-")
+    news = _length(lines, start + olds, "+")
+    if olds != news:
+        return None
+    return lines[number + olds if lines[number].sign == "-" else number - olds].text
+
+
+def _length(lines: list[Line], start: int, sign: str) -> int:
+    """How many lines from `start` on have that sign."""
+    end = start
+    while end < len(lines) and lines[end].sign == sign:
+        end += 1
+    return end - start
 
 
 def _marked(line: Line, partner: str | None) -> str:

@@ -32,6 +32,7 @@ def test_each_cell_and_program_has_its_line(notebook, backend):
     assert int(second[4]) > 0, "the second cell's prompt was reused"
     assert int(first[6]) == int(second[6]) == sum(end.generated for end in ends)
     assert third[1:4] == ["twice", "scripted", "2"]
+    assert int(third[0]) == int(second[0]) + 2, "the cell that called it"
     assert total[:2] == ["all", "4"]
     assert int(total[2]) == sum(int(row[4]) for row in (first, second, third))
     assert "prompt tokens reused" in " ".join(saved[0])

@@ -65,6 +65,16 @@ def test_a_diff_shows_signs_and_marks_words():
     assert '    x: "a good day" → "a bad day"' in text
 
 
+def test_words_are_marked_where_as_many_lines_stand_for_as_many():
+    def html(first: str, second: str) -> str:
+        return one(ev.TextAppended(0, first)).diff(one(ev.TextAppended(0, second))).to_html()
+
+    pairs = html("same\na b\nc d\nend", "same\na x\nc y\nend")
+    assert [re.sub("<.*?>", "", mark) for mark in re.findall('<b class="w">.*?</b>', pairs)] == ["b", "d", "x", "y"]
+    assert '<b class="w">' not in html("a b\nc d\nend", "a x\nend")
+    assert '<b class="w">' not in html("end", "a x\nend")
+
+
 def test_nothing_of_a_foreign_run_is_markup_or_a_terminal_command():
     diff = one(ev.TextAppended(0, NASTY), ev.VariableSet(0, NASTY, NASTY)).diff(one(ev.TextAppended(0, "tame")))
     html, text = diff.to_html(), diff.to_text()
