@@ -75,10 +75,13 @@ class Grammars:
                 f"{_MAX_CHARACTERS} are accepted"
             )
         matcher: GrammarMatcher
-        if constraint.kind == "json_schema":
-            matcher = self._compile_schema(constraint)
-        else:
-            matcher = self._compile_text(constraint)
+        try:
+            if constraint.kind == "json_schema":
+                matcher = self._compile_schema(constraint)
+            else:
+                matcher = self._compile_text(constraint)
+        except RecursionError:
+            raise GrammarError(f"the {constraint.kind.replace('_', ' ')} is nested too deeply; flatten it") from None
         if not matcher.fill(np.zeros(-(-self._vocab_size // 32), dtype=np.int32)):
             raise GrammarError(f"the {constraint.kind.replace('_', ' ')} {constraint.source[:60]!r} matches nothing")
         return matcher

@@ -34,7 +34,7 @@ class GrammarMatcher(Protocol):
 
     def forced(self) -> bytes:
         """The bytes that must come next whatever is chosen: empty where there is a choice, the end being one. They
-        may begin or end within a character."""
+        may begin or end within a character. GrammarError if there are too many."""
         ...
 
     def is_done(self) -> bool:

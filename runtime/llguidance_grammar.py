@@ -16,6 +16,7 @@ from lmnb.runtime.grammar_vocab import GrammarVocabulary
 
 # Without it the library narrows the mask to one tokenization of text that is forced; a mask says what is allowed.
 _HEADER = '%llguidance {"no_forcing": true}\n'
+_MANY_BYTES = 1000  # of text that is forced; far below what takes the library to its limits
 _WHITE_SPACE = r"[ \t\n]{0,16}"  # bounded, so that no model can go on with it for ever
 
 
@@ -61,10 +62,20 @@ class LLGuidanceMatcher:
         return LLGuidanceMatcher(self._vocabulary, self._matcher.deep_copy(), ended=self._ended)
 
     def forced(self) -> bytes:
-        """See `GrammarMatcher.forced`."""
+        """See `GrammarMatcher.forced`. Following very much text takes the library to its limits, which it does not
+        say until it is asked for the next mask."""
         if self._ended or self._matcher.is_error():
             return b""
-        return bytes(self._matcher.compute_ff_bytes())
+        ahead = self._matcher.deep_copy()
+        text = bytes(ahead.compute_ff_bytes())
+        if len(text) > _MANY_BYTES:
+            ahead.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+            if ahead.is_error():
+                raise GrammarError(
+                    "the constraint is too large, or matches no text that ever ends: there is too much text that "
+                    "must come next; use smaller repeat counts, and recursion that can end"
+                )
+        return text
 
     def is_done(self) -> bool:
         """See `GrammarMatcher.is_done`."""

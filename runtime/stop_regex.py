@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from lmnb.errors import ArgumentError, GrammarError
+from lmnb.runtime.argument_checks import shown
 from lmnb.runtime.grammar_regex import Range, characters
 
 if sys.version_info >= (3, 11):
@@ -119,13 +120,15 @@ def _compile(pattern: str) -> tuple[_State, ...]:
     try:
         tree = parser.parse(pattern)
         if re.compile(pattern).match(""):
-            raise GrammarError(f"stop_regex={pattern!r} matches the empty text, so it would stop before anything came")
+            raise GrammarError(
+                f"stop_regex={shown(pattern)} matches the empty text, so it would stop before anything came"
+            )
         builder = _Builder(pattern)
         first = builder.sequence(tree, tree.state.flags, 0)
     except re.error as error:
-        raise GrammarError(f"stop_regex={pattern!r} is not a regular expression: {error}") from None
+        raise GrammarError(f"stop_regex={shown(pattern)} is not a regular expression: {error}") from None
     except (OverflowError, RecursionError) as error:
-        raise GrammarError(f"stop_regex={pattern!r} is too large: {error}") from None
+        raise GrammarError(f"stop_regex={shown(pattern)} is too large: {error}") from None
     return builder.finished(first)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from lmnb.errors import ArgumentError, GrammarError
 from lmnb.language.tools import named_tools, read_call, tools_schema
 from lmnb.language.typed import schema_of, value_of
+from lmnb.runtime.argument_checks import check_text, shown
 from lmnb.runtime.request import Constraint
 
 # What `dtype` constrains a text to. Numbers end at the first space or line break after them.
@@ -107,14 +108,26 @@ class ShapeArguments:
             json.loads(text)
         except ValueError as error:
             raise GrammarError(f"json_schema is not JSON: {error}") from error
+        except RecursionError:
+            raise GrammarError(_TOO_DEEP) from None
         return Shape(self._constraint("json_schema", text), read=json.loads)
 
     def _json(self, schema: Any) -> Constraint:
-        return self._constraint("json_schema", json.dumps(schema, ensure_ascii=False))
+        try:
+            source = json.dumps(schema, ensure_ascii=False)
+        except RecursionError:
+            raise GrammarError(_TOO_DEEP) from None
+        except (TypeError, ValueError) as error:  # a set; a dict that holds itself
+            raise ArgumentError(f"json_schema must be plain JSON data: {error}") from None
+        return self._constraint("json_schema", source)
 
     def _constraint(self, kind: Literal["regex", "json_schema", "ebnf"], source: str) -> Constraint:
+        check_text(kind, source)
         engine: Any = self.grammar_backend
         return Constraint(kind, source, loose=kind == "json_schema" and self.json_style == "loose", engine=engine)
+
+
+_TOO_DEEP = "json_schema is nested too deeply; flatten it with $defs"
 
 
 def _is_type(value: Any) -> bool:
@@ -150,5 +163,7 @@ def _checked_regex(regex: str) -> str:
     except re.error as error:
         # Engines know Unicode classes that Python's re does not; the engine judges those.
         if "\\p" not in regex and "\\P" not in regex:
-            raise GrammarError(f"regex={regex!r} is not a regular expression: {error}") from error
+            raise GrammarError(f"regex={shown(regex)} is not a regular expression: {error}") from error
+    except (OverflowError, RecursionError) as error:
+        raise GrammarError(f"regex={shown(regex)} is too large: {error}; simplify it") from None
     return regex
