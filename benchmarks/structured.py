@@ -3,10 +3,11 @@
 sheets: one prompt each, all handed over at once, greedy, empty prefix cache; a schema of fixed keys, enums, bounded
 integers and two short names. `jump` adds forced text at once; `step` writes the same tokens, one step each; `plain`
 leaves every token to the model under its mask; `free` has no constraint and writes as many tokens as `step` did on
-average. transformers: `generate` on the same prompts in one batch with a logits processor of llguidance, as a user
-would write it. masks: processor time per mask within `plain`, and how much of it the engine waited for. compile: the
-sheets' schema in llguidance; in xgrammar a larger one, cold, again (memory), and after a restart (disk). stall: the
-longest gap between two tokens of an unconstrained request, alone and while hostile constraints are compiled.
+average. one_sheet: the same, one request alone. transformers: `generate` on the same prompts in one batch with a
+logits processor of llguidance, as a user would write it. masks: processor time per mask within `plain`, and how much
+of it the engine waited for. compile: the sheets' schema in llguidance; in xgrammar a larger one, cold, again
+(memory), and after a restart (disk). stall: the longest gap between two tokens of an unconstrained request, alone and
+while hostile constraints are compiled.
 The device is a CUDA device if there is one.
 """
 
@@ -89,6 +90,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     )
     rate = {name: figures["sheets_per_second"] for name, figures in report["sheets"].items()}
     report["jump_over"] = {name: round(rate["jump"] / rate[name], 2) for name in rate if name != "jump"}
+    report["one_sheet_seconds"] = interleaved(
+        options.rounds,
+        **{mode: lambda mode=mode: one_sheet(loaded, grammars, constraint, MODES[mode]) for mode in MODES},
+    )
     report["masks"] = medians([mask_times(loaded, grammars, constraint) for _ in range(options.rounds)])
     report["compile_seconds"] = medians([compile_times(loaded) for _ in range(options.rounds)])
     report["stall"] = medians([stall(loaded) for _ in range(options.rounds)])
@@ -140,6 +145,16 @@ def sheets(
     engine.close()
     tokens = sum(completion.completion_tokens for completion in completions)
     return {"sheets_per_second": len(NAMES) / seconds, "output_tokens_per_second": tokens / seconds}
+
+
+def one_sheet(
+    loaded: LoadedModel, grammars: Grammars, constraint: Constraint, mode: dict[str, Any]
+) -> dict[str, float]:
+    """Seconds of a request that has the engine for itself."""
+    engine = Engine(loaded.model, loaded.tokenizer, EngineConfig(**mode), grammars)
+    (completion,) = run(engine, requests(loaded, constraint, _MOST_TOKENS)[:1])
+    engine.close()
+    return {"seconds": completion.total_seconds, "tokens": completion.completion_tokens, "steps": completion.num_steps}
 
 
 def mask_times(loaded: LoadedModel, grammars: Grammars, constraint: Constraint) -> dict[str, float]:

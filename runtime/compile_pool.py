@@ -6,6 +6,8 @@ Threads are daemons, so that none of them keeps a process from ending.
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -38,6 +40,7 @@ class CompilePool:
         timer = threading.Timer(self._limit, self._fail, (future, too_long))
         timer.daemon = True
         timer.start()
+        _give_way()
         try:
             result = compile()
         except BaseException as error:
@@ -53,3 +56,11 @@ class CompilePool:
     def _fail(self, future: Future[T], why: str) -> None:
         with suppress(InvalidStateError):
             future.set_exception(GrammarError(why))
+
+
+def _give_way() -> None:
+    """Let this thread, and those that it starts, run when the engine's do not need the processor (Linux only:
+    elsewhere a priority belongs to the whole process)."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

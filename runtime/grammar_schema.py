@@ -121,7 +121,9 @@ def plan_schema(source: str, engine: str = "auto") -> SchemaPlan:
             schema = _closed(schema)
             nodes = list(_walk(schema, "#"))
         unfit = next((path for path, node in nodes if not _fits_xgrammar(node)), None)
-        fits = engine != "llguidance" and len(nodes) <= _MAX_XGRAMMAR_NODES and unfit is None
+        num_values = sum(len(node.get("enum", ())) for _, node in nodes)
+        small = len(nodes) <= _MAX_XGRAMMAR_NODES and num_values <= _MAX_XGRAMMAR_VALUES
+        fits = engine != "llguidance" and small and unfit is None
         if engine == "xgrammar" and not fits:
             where = f"at {unfit}" if unfit is not None else "that is so large"
             raise GrammarError(f"xgrammar does not enforce all of the JSON schema {where}; leave grammar_backend out")

@@ -95,7 +95,7 @@ class XGrammarMatcher:
 class XGrammarCompiler:
     """Makes matchers for one vocabulary."""
 
-    def __init__(self, vocabulary: GrammarVocabulary, *, num_threads: int = 2) -> None:
+    def __init__(self, vocabulary: GrammarVocabulary, *, num_threads: int = 1) -> None:
         try:
             import xgrammar
         except ImportError as e:
