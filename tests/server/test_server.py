@@ -12,9 +12,9 @@ import pytest
 from context_support import fake_runtime
 from server_support import call, fake_server
 
+from lmnb.__main__ import main
 from lmnb.errors import ArgumentError
 from lmnb.server import Server
-from lmnb.__main__ import main
 
 
 def test_other_machines_need_a_key() -> None:
