@@ -113,7 +113,7 @@ class CudaExecutor:
         self._sync_table()
         built = describe(rows)
         everything = built.num_logits == len(rows) == num_decode and not built.prompt_spans
-        if items is not None and everything:
+        if items is not None and everything and self._has_room(items, num_decode):
             return built, self._decode(rows, items)
         return built, self._mixed(rows, num_decode, items, built)
 
@@ -146,10 +146,8 @@ class CudaExecutor:
 
     def _decode(self, rows: list[Row], items: DecodeItems) -> Tensor:
         size = self._fit(len(rows))
-        room = next((room for room in _WIDE_ITEMS if room >= len(items.wide)), None)
+        room = next(room for room in _WIDE_ITEMS if room >= len(items.wide))
         columns = one_token_columns(rows, self._scheduler.table)
-        if room is None or len(items.narrow) > self._narrow_room(size):
-            raise AssertionError("the planner keeps to the room there is")
         self._staging.upload(self._decode_arrays(columns, items, size, room), self._inputs)
         key = (size, room, items.is_short)
         known = self._graphs.get(key)
@@ -275,8 +273,13 @@ class CudaExecutor:
         """The smallest size of the ladder that holds `count` rows."""
         return next(size for size in self._sizes if size >= count)
 
+    def _has_room(self, items: DecodeItems, num_rows: int) -> bool:
+        """Whether a graph's inputs hold all items: a tree of very many small branchings may have more."""
+        return len(items.wide) <= _WIDE_ITEMS[-1] and len(items.narrow) <= self._narrow_room(self._fit(num_rows))
+
     def _narrow_room(self, size: int) -> int:
-        return size + self._planner.max_splits
+        """One for each request's own keys, one more for each pair of them, and what splitting adds."""
+        return size + size // 2 + self._planner.max_splits
 
     def _parts(self, size: int) -> int:
         """Partial results there is room for, for each of `size` requests."""

@@ -22,7 +22,7 @@ from lmnb.runtime.request import Completion, Request, SamplingParams
 
 DEVICE = os.environ.get("LMNB_TEST_DEVICE", "cpu")
 ON_GPU = DEVICE == "cuda"
-NUM_TOKENS = 48 if ON_GPU else 6
+NUM_TOKENS = 48 if ON_GPU else 4
 STEM = 700 if ON_GPU else 270  # long enough for the shared part to be read apart
 KINDS = ["llama", "mistral-window", "qwen3", "llama-bias-gqa"] if ON_GPU else ["llama"]
 CONFIGS: list[dict[str, Any]] = [
@@ -135,3 +135,16 @@ def test_closing_gives_all_memory_back(models: tuple[Any, LoadedModel]) -> None:
         torch.cuda.empty_cache()
         used.append(torch.cuda.memory_reserved())
     assert used[-1] <= used[0]
+
+
+def test_a_plan_too_large_for_a_graph_runs_without_one(models: tuple[Any, LoadedModel]) -> None:
+    theirs, loaded = models
+    batch = prompts()
+    engine = make_engine(loaded, {})
+    executor: Any = engine._loop._executor
+    executor._has_room = lambda items, num_rows: False
+    assert [completion.token_ids for completion in run(engine, batch[-1:], True)] == [
+        generate(theirs, ids) for ids in batch[-1:]
+    ]
+    engine.check_integrity()
+    engine.close()
