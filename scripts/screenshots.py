@@ -1,0 +1,65 @@
+"""Makes docs/screenshots/ from the real thing: JupyterLab in Chromium, the embedded model, three cells.
+
+.venv/bin/python scripts/screenshots.py
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SHOTS = ROOT / "docs" / "screenshots"
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))  # the tests' harness drives the browser
+
+JUDGE = """%%lmprog -t 0
+essay = "Every school should have a garden. A child who waters a bean learns patience."
+aspects = ["clarity", "evidence", "style"]
+
+s += system("You judge essays.")
+s += user("Essay:\\n" + essay) + assistant("Thank you for the essay.")
+
+branches = s.fork(len(aspects))
+for branch, aspect in zip(branches, aspects):
+    branch += user(f"What do you think of its {aspect}? Answer in one sentence.")
+    branch += assistant(gen("note", max_tokens=40, stop=[".", "\\n"]))
+branches.join()
+
+s += user("Is the essay strong or weak?")
+s += assistant("The essay is " + select("verdict", ["strong", "weak"]))"""
+
+CELLS = ["%load_ext lmnb\n%lmnb load", JUDGE, "%lmnb tree"]
+
+
+def main() -> None:
+    from harness.page import NotebookPage
+    from harness.server import JupyterServer, find_chromium
+    from playwright.sync_api import sync_playwright
+
+    chromium = find_chromium()
+    if chromium is None:
+        raise SystemExit("no Chromium on this machine (on Debian: apt-get install chromium)")
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        server = JupyterServer(Path(folder))
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        )
+        try:
+            page = NotebookPage(browser, server, "lab", SHOTS)
+            page.open(CELLS)
+            page.run(0, timeout=60)
+            page.run(1, timeout=60)
+            page.run(2, timeout=60)
+            page.page.wait_for_timeout(1500)  # until the tree has come to rest
+            for index, name in ((1, "run"), (2, "tree")):
+                page.cell(index).screenshot(path=SHOTS / f"{name}.png")
+                print(SHOTS / f"{name}.png")
+            page.close()
+        finally:
+            browser.close()
+            server.stop()
+
+
+main()
