@@ -33,6 +33,7 @@ CELLS = ["%load_ext lmnb\n%lmnb load", JUDGE, "%lmnb tree"]
 
 
 def main() -> None:
+    """Run the cells and picture their outputs."""
     from harness.page import NotebookPage
     from harness.server import JupyterServer, find_chromium
     from playwright.sync_api import sync_playwright
