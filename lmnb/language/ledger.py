@@ -10,10 +10,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lmnb.language.events import GenFinished, RunEvent, RunFinished, Status
+from lmnb.language.events import GenFinished, RunEvent, RunFinished, Status, TokensGenerated
 from lmnb.language.run import Run, on_run
 
 MILLION = 1_000_000
+ORIGIN = 3  # place of a part's origin, see `token_parts.part`
 FEWEST = 3  # prefills, and
 SPREAD = 32  # tokens between the shortest and the longest, from which on a speed can be told
 
@@ -62,6 +63,7 @@ class Account:
     reused: int = 0
     computed: int = 0
     generated: int = 0
+    forced: int = 0  # of the generated ones: text that a grammar left no choice about, added without a step each
     seconds: float = 0.0
     status: Status = "running"
     prefill: Line = field(default_factory=Line)
@@ -74,6 +76,8 @@ class Account:
             self.generated += event.generated
             if event.first_token_seconds is not None and event.computed:
                 self.prefill.add(event.computed, _prefill_seconds(event))
+        elif isinstance(event, TokensGenerated):
+            self.forced += sum(part[1] for part in event.parts if len(part) > ORIGIN and part[ORIGIN] == "forced")
         elif isinstance(event, RunFinished):
             self.status, self.seconds = event.status, event.seconds
 
@@ -83,6 +87,7 @@ class Account:
         self.reused += other.reused
         self.computed += other.computed
         self.generated += other.generated
+        self.forced += other.forced
         self.seconds += other.seconds
         self.prefill.join(other.prefill)
         if other.status != "done":

@@ -27,6 +27,7 @@ from lmnb.language.events import (
     RunStarted,
     Status,
     TokensGenerated,
+    well_formed_event,
 )
 from lmnb.language.pictures import painter
 from lmnb.language.redaction import Redactor
@@ -41,7 +42,7 @@ class SavedRun:
 
     def __init__(self, events: Iterable[RunEvent]) -> None:
         """ArgumentError unless the events are those of one run, in order."""
-        self.events = tuple(events)
+        self.events = tuple(map(well_formed_event, events))
         _check_order(self.events)
         start = self.events[0]
         assert isinstance(start, RunStarted)
@@ -83,7 +84,9 @@ class SavedRun:
         """The run as a JSON document, one event a line."""
         head = {"format": FORMAT, "version": VERSION, "lmnb": version("lmnb")}
         lines = ",\n".join(json.dumps(encode_event(e), ensure_ascii=False, allow_nan=False) for e in self.events)
-        return f'{json.dumps(head)[:-1]}, "events": [\n{lines}\n]}}\n'
+        text = f'{json.dumps(head)[:-1]}, "events": [\n{lines}\n]}}\n'
+        # Halves of characters, as broken files hold them, cannot be written; they become U+FFFD.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def to_html(self) -> str:
         """The run's view as one page that needs neither kernel nor network."""

@@ -47,18 +47,22 @@ def _numbers(runs: int, account: Account) -> list[str]:
 
 
 def _saved(entry: Account, prices: Mapping[str, Price]) -> str:
-    """What reuse saved on one model."""
+    """What reuse and jumping ahead saved on one model."""
     prompt = entry.reused + entry.computed
-    if not entry.reused:
-        return ""
-    parts = [f"{_cut(entry.model)}: {entry.reused:,} of {prompt:,} prompt tokens reused ({entry.reused / prompt:.0%})"]
+    parts = []
+    if entry.reused:
+        parts.append(f"{entry.reused:,} of {prompt:,} prompt tokens reused ({entry.reused / prompt:.0%})")
     seconds = entry.saved_seconds()
     if seconds is not None and seconds >= 0.01:
         parts.append(f"about {seconds:.2f} s of computing saved")
     price = prices.get(entry.model)
-    if price is not None and len(price) > 2:
+    if entry.reused and price is not None and len(price) > 2:
         parts.append(f"{entry.reused * (price[0] - price[2]) / 1e6:.4f} of money saved")
-    return ", ".join(parts)
+    if entry.forced:
+        parts.append(
+            f"{entry.forced:,} of {entry.generated:,} generated tokens forced by a grammar, without a step each"
+        )
+    return f"{_cut(entry.model)}: {', '.join(parts)}" if parts else ""
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:

@@ -176,3 +176,9 @@ def test_a_key_is_not_spelled_out_token_by_token_either(monkeypatch):
         text = SavedRun.of([*start, *events]).to_json()
         assert "01234" not in text
         assert "56789" not in text
+
+
+def test_broken_characters_do_not_stop_a_run_from_being_saved(tmp_path):
+    broken = SavedRun([SAMPLES[ev.RunStarted], ev.TextAppended(0, "a\ud83d b \U0001f600"), SAMPLES[ev.RunFinished]])
+    again = lmnb.replay(broken.save(tmp_path / "run.json"))
+    assert again.events[1] == ev.TextAppended(0, "a\ufffd b \U0001f600")

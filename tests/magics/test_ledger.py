@@ -8,6 +8,7 @@ from lmnb.backends.testing import ScriptedBackend
 from lmnb.language import events as ev
 from lmnb.language import open_state
 from lmnb.language.ledger import Account, Ledger
+from lmnb.magics.ledger_table import ledger_text
 
 CELL = "%%lmprog\ns += user('Name a city in Japan, please.') + assistant(gen('city'))"
 
@@ -88,6 +89,20 @@ def test_where_little_was_measured_nothing_is_said_of_seconds(sizes):
     for computed in sizes:
         account.take(ev.GenFinished(0, "stop", None, 300, computed, 1, 0.1 * computed, 0.1 * computed))
     assert account.saved_seconds() is None
+
+
+def test_forced_tokens_are_counted_and_told():
+    ledger = Ledger()
+    ledger.open()
+    state = open_state(ScriptedBackend())
+    state.run.finish()
+    ledger.close()
+    assert "forced" not in ledger_text(ledger, {})
+    account = ledger._accounts[0]
+    account.take(ev.TokensGenerated(0, '{"name": "x', 5, [[9, 4, 0.1, "forced"], [1, 1]]))
+    account.take(ev.GenFinished(0, "stop", None, 0, 9, 5, None, 0.1))
+    assert account.forced == 4
+    assert "scripted: 4 of 5 generated tokens forced by a grammar" in ledger_text(ledger, {})
 
 
 def test_cached_prompt_tokens_have_their_own_price():
