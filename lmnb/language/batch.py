@@ -16,6 +16,7 @@ from lmnb.language.call import Call, Home, RunOptions, new_call_branch
 from lmnb.language.coroutines import LoopThread
 from lmnb.language.precache import precache
 from lmnb.language.row_usage import RowUsage
+from lmnb.runtime.argument_checks import whole_number
 
 if TYPE_CHECKING:
     from lmnb.language.program import Program
@@ -143,10 +144,10 @@ def _wait(future: Future[ProgramState]) -> ProgramState:
 def _num_workers(num_threads: int | str, num_rows: int) -> int:
     if num_threads == "auto":
         wanted = max(96, 16 * (os.cpu_count() or 1))
-    elif isinstance(num_threads, int) and num_threads >= 1:
-        wanted = num_threads
     else:
-        raise ArgumentError(f"num_threads must be 'auto' or a whole number of at least 1, not {num_threads!r}")
+        wanted = whole_number("num_threads, if it is not 'auto',", num_threads)
+        if wanted < 1:
+            raise ArgumentError(f"num_threads must be 'auto' or a whole number of at least 1, not {wanted}")
     return max(1, min(wanted, num_rows))
 
 

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from lmnb.errors import ArgumentError, ProgramError
+from lmnb.language import arguments
 from lmnb.language.expressions import Gen
 from lmnb.runtime.request import SamplingParams
-
-
-def stop_strings(value: str | Iterable[str] | None, what: str = "stop") -> tuple[str, ...]:
-    """Stop strings (or regexes) as a tuple; the caller's list is read, never kept or changed."""
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        return (value,)
-    result = tuple(value)
-    if not all(isinstance(item, str) for item in result):
-        raise ArgumentError(f"{what} must be text or a list of text, not {value!r}")
-    return result
-
-
-def token_ids(value: int | Iterable[int] | None) -> tuple[int, ...]:
-    """Token ids as a tuple."""
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, int) else tuple(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,20 +39,15 @@ class Defaults:
     return_text_in_logprobs: bool = False
 
     def updated(self, options: Mapping[str, Any]) -> Defaults:
-        """With `options` in place of what they name. None leaves a default; an unknown name is a ProgramError."""
+        """With `options` in place of what they name. None leaves a default; an unknown name is a ProgramError,
+        a value of the wrong kind an ArgumentError."""
         unknown = [name for name in options if name not in DEFAULT_NAMES]
         if unknown:
             raise ProgramError(
                 f"{unknown[0]!r} is not a sampling default; a program has: {', '.join(sorted(DEFAULT_NAMES))}"
             )
         given = {name: value for name, value in options.items() if value is not None}
-        if "stop" in given:
-            given["stop"] = stop_strings(given["stop"])
-        if "stop_regex" in given:
-            given["stop_regex"] = stop_strings(given["stop_regex"], "stop_regex")
-        if "stop_token_ids" in given:
-            given["stop_token_ids"] = token_ids(given["stop_token_ids"])
-        return replace(self, **given)
+        return replace(self, **arguments.sampling(given))
 
     def merged(self, node: Gen) -> Defaults:
         """With what `node` asks for."""

@@ -6,8 +6,10 @@ A run is a tree of branches; the root branch has id 0. Events of one run come in
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
+
+from lmnb.language.well_formed import well_formed_json
 
 Status = Literal["running", "done", "failed", "cancelled"]
 
@@ -206,6 +208,16 @@ EVENT_TYPES: dict[str, type[RunEvent]] = {
 def to_json(event: RunEvent) -> dict[str, Any]:
     """The event as a JSON object: its fields and `type`."""
     return {"type": event.type, **asdict(event)}
+
+
+def well_formed_event(event: RunEvent) -> RunEvent:
+    """The event with texts that can be written as UTF-8, so that whoever is told can send it on."""
+    changed = {
+        field.name: new
+        for field in fields(event)
+        if (new := well_formed_json(old := getattr(event, field.name))) is not old
+    }
+    return replace(event, **changed) if changed else event
 
 
 def from_json(message: dict[str, Any]) -> RunEvent:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmnb.errors import ProgramError
 from lmnb.language.reasoning import ReasoningFormat
+from lmnb.language.well_formed import well_formed
 from lmnb.runtime.request import Constraint
 
 if TYPE_CHECKING:
@@ -36,9 +37,12 @@ class Expr:
 
 @dataclass(frozen=True, slots=True)
 class Text(Expr):
-    """Constant text."""
+    """Constant text. Half a character (a lone surrogate) becomes U+FFFD: no tokenizer takes it."""
 
     text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", well_formed(self.text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from lmnb.language.state import ProgramState
 from lmnb.language.steps import ScopeStep, Step
 from lmnb.language.stream import Stream
 from lmnb.language.variables import Variable
+from lmnb.language.well_formed import well_formed
 
 
 def graph_program(graph: Graph) -> Program:
@@ -161,4 +162,4 @@ class _SayStep(Step):
             if not self.ref.formatted:
                 raise ProgramError(f"only text can be added to a program, not {value!r}; use str(...) for other values")
             value = str(value)
-        stream.append(value)
+        stream.append(well_formed(value))

@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from lmnb.errors import ProgramError
+from lmnb.errors import ArgumentError, ProgramError
 from lmnb.language.batch import Row
+from lmnb.language.results import frame_kind
 
 STATE = "s"
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -77,8 +78,11 @@ class Parameters:
 
     def rows(self, batch: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[Row]:
         """Rows with their arguments checked; the caller's dicts are copied."""
-        if isinstance(batch, (str, bytes, Mapping)):
-            raise ProgramError("a batch is a list of rows, each a dict of arguments or a tuple of them")
+        if isinstance(batch, (str, bytes, Mapping)) or not isinstance(batch, Iterable):
+            given = "None" if batch is None else f"a {type(batch).__name__}"
+            raise ArgumentError(f"a batch is a list of rows, each a dict of arguments or a tuple of them, not {given}")
+        if frame_kind(batch) is not None:
+            raise ArgumentError(f"run_batch takes dicts or tuples; {self._program}.map(frame) takes a frame's rows")
         rows = []
         for index, row in enumerate(batch):
             if isinstance(row, Mapping):

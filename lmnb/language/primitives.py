@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from lmnb.errors import ArgumentError, ProgramError
+from lmnb.language import arguments
 from lmnb.language.choices import ChoicesSamplingMethod, token_length_normalized
-from lmnb.language.defaults import stop_strings, token_ids
 from lmnb.language.expressions import Expr, ExprList, Gen, RoleBegin, RoleEnd, SamplingOptions, Select, flatten
 from lmnb.language.placeholders import Placeholder
 from lmnb.language.reasoning import get_reasoning_format
 from lmnb.language.shapes import ShapeArguments
+from lmnb.runtime.argument_checks import check_text
 
 ROLES = ("system", "user", "assistant")
+_GEN_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
 
 
 def gen(
@@ -75,13 +77,13 @@ def gen(
         json_style=json_style,
         grammar_backend=grammar_backend,
     ).shape()
-    options = SamplingOptions(
+    options = _options(
         max_new_tokens=max_tokens,
         min_new_tokens=min_tokens,
         n=n,
-        stop=None if stop is None else stop_strings(stop),
-        stop_regex=None if stop_regex is None else _checked_stop_regexes(stop_regex),
-        stop_token_ids=None if stop_token_ids is None else token_ids(stop_token_ids),
+        stop=stop,
+        stop_regex=stop_regex,
+        stop_token_ids=stop_token_ids,
         temperature=temperature,
         top_p=top_p,
         top_k=top_k,
@@ -160,6 +162,7 @@ def select(
     if choices is None or isinstance(choices, str):
         raise ArgumentError("select needs choices=[...], a list of texts")
     options = choices if isinstance(choices, Placeholder) else _checked_choices(choices)
+    temperature = arguments.sampling({"temperature": temperature})["temperature"]
     if temperature is not None and temperature > 1e-5:
         raise ArgumentError(f"select always takes the likeliest choice; leave out temperature={temperature}")
     method = choices_method or token_length_normalized
@@ -251,22 +254,24 @@ def role_turn(role: str, expr: str | Expr | None) -> ExprList:
     return ExprList((RoleBegin(role), *inner, RoleEnd(role)))
 
 
-def _checked_choices(choices: Iterable[Any]) -> tuple[Any, ...]:
-    options = tuple(choices)
+def _options(**given: Any) -> SamplingOptions:
+    options = SamplingOptions(**arguments.sampling(given, _GEN_NAMES))
+    if options.stop_regex:
+        from lmnb.runtime.stop_regex import check_stop_regexes  # it reads Unicode's tables by numpy
+
+        check_stop_regexes(options.stop_regex)
+    return options
+
+
+def _checked_choices(choices: Any) -> tuple[Any, ...]:
+    options = arguments.listed("choices", choices, "a list of texts")
     if not options or not all(isinstance(item, Placeholder) or (isinstance(item, str) and item) for item in options):
         raise ArgumentError(f"choices must be one or more non-empty texts, not {list(options)!r}")
+    for item in options:
+        if isinstance(item, str):
+            check_text("each of choices", item)
     return options
 
 
 def _checked_name(name: str | None) -> str | None:
-    if name is not None and not isinstance(name, str):
-        raise ArgumentError(f"a variable's name is text, not {name!r}; constant text is added with s += 'text'")
-    return name
-
-
-def _checked_stop_regexes(value: str | Iterable[str]) -> tuple[str, ...]:
-    from lmnb.runtime.stop_regex import check_stop_regexes  # it reads Unicode's tables by numpy
-
-    patterns = stop_strings(value, "stop_regex")
-    check_stop_regexes(patterns)
-    return patterns
+    return None if name is None else arguments.variable_name(name)

@@ -11,7 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lmnb.errors import ArgumentError
+from lmnb.language import arguments
 from lmnb.language.row_usage import Usage
+from lmnb.language.well_formed import well_formed
 
 if TYPE_CHECKING:
     from lmnb.language.state import ProgramState
@@ -45,7 +47,7 @@ class Results(list[dict[str, Any]]):
 
     def _repr_html_(self) -> str:
         """The first rows, shortened, for notebooks."""
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        head = "".join(f"<th>{html.escape(well_formed(name))}</th>" for name in self.columns)
         body = "".join(
             "<tr>" + "".join(f"<td>{html.escape(_shown(value))}</td>" for value in row.values()) + "</tr>"
             for row in self[:_SHOWN_ROWS]
@@ -119,7 +121,7 @@ def earlier_records(earlier: Any, num_rows: int) -> dict[int, dict[str, Any]]:
     elif kind == "polars":
         records = earlier.to_dicts()
     else:
-        records = list(earlier)
+        records = list(arguments.listed("resume", earlier, "the result of an earlier map"))
     if len(records) != num_rows or not all(isinstance(row, Mapping) and "error" in row for row in records):
         raise ArgumentError(
             f"resume needs the result of an earlier map of the same {num_rows} rows, with its `error` column"
@@ -151,5 +153,5 @@ def aligned(records: Sequence[Mapping[str, Any]]) -> Results:
 
 
 def _shown(value: Any) -> str:
-    text = "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+    text = "" if value is None else f"{value:.3f}" if isinstance(value, float) else well_formed(str(value))
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"

@@ -30,6 +30,7 @@ from lmnb.language.events import (
     RunFinished,
     RunStarted,
     Status,
+    well_formed_event,
 )
 from lmnb.language.loop import background
 from lmnb.language.saved_run import SavedRun
@@ -224,6 +225,7 @@ class Run:
     def publish(self, event: RunEvent) -> None:
         """Publish. On the background loop only."""
         assert background.is_current()
+        event = well_formed_event(event)
         self._events.append(event)
         for callback in list(self._callbacks.values()):
             _deliver(callback, event)

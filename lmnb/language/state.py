@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lmnb.errors import ArgumentError, GenerationError, LmnbError, ProgramError, UnknownVariableError
+from lmnb.errors import GenerationError, LmnbError, ProgramError, UnknownVariableError
+from lmnb.language import arguments
 from lmnb.language.body import Body
 from lmnb.language.defaults import Defaults
 from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Submitted, flatten
@@ -84,6 +85,7 @@ class ProgramState:
     @contextmanager
     def var_scope(self, name: str) -> Iterator[ProgramState]:
         """Collect all text that is appended inside into the variable `name`, also when the block is left early."""
+        arguments.variable_name(name)
         where = f"var_scope({name!r}) at line {caller_line()}"
         variable = self._declare(Variable(name))
         variable.scope_thread = threading.get_ident()
@@ -96,8 +98,7 @@ class ProgramState:
 
     def set_var(self, name: str, value: Any) -> None:
         """Set a variable, at once."""
-        if not isinstance(name, str):
-            raise ArgumentError(f"a variable's name is text, not {name!r}")
+        arguments.variable_name(name)
         self.stream.submit(SetStep("set_var", self._declare(Variable.ready(name, value))), optional=True)
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -111,15 +112,12 @@ class ProgramState:
         """
         from lmnb.language.group import ProgramStateGroup
 
-        if not isinstance(size, int) or size < 1:
-            raise ArgumentError(f"fork(size) needs a whole number of at least 1, not {size!r}")
-        offsets = None if position_ids_offset is None else list(position_ids_offset)
-        if offsets is not None and len(offsets) != size:
-            raise ArgumentError(f"position_ids_offset needs one number a branch: {size}, not {len(offsets)}")
+        size = arguments.fork_size(size)
+        offsets = arguments.position_offsets(position_ids_offset, size)
         children = [self._child(seeds) for seeds in self._seeds.fork(size)]
         line = caller_line()
         self._submit(ForkStep(f"fork({size}) at line {line}", [child.stream for child in children], line))
-        return ProgramStateGroup(children, self, offsets)
+        return ProgramStateGroup(children, self, None if offsets is None else list(offsets))
 
     @contextmanager
     def copy(self, position_ids_offset: list[int] | None = None) -> Iterator[ProgramState]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmnb.errors import ArgumentError
+from lmnb.language import arguments
 from lmnb.language.typed import convert, schema_of
 
 Tools = Mapping[str, Callable[..., Any]]
@@ -33,7 +34,7 @@ class ToolCall:
 
 def named_tools(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     """The functions by name. ArgumentError if there are none, or two of one name."""
-    listed = list(functions)
+    listed = arguments.listed("tools", functions, "a list of Python functions")
     names = [getattr(function, "__name__", "") for function in listed]
     if not listed or not all(callable(function) for function in listed):
         raise ArgumentError("tools needs a list of one or more Python functions")

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lmnb.errors import ArgumentError, ProgramError
+from lmnb.language import arguments
 from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Select, Submitted, flatten
 from lmnb.language.graph import Append, Fork, Join, Op, Scope, SetVariable
 from lmnb.language.group import CONCATENATE, GATHER, items_for
@@ -69,10 +70,9 @@ class TracedState:
 
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> TracedGroup:
         """See `ProgramState.fork`."""
-        if not isinstance(size, int) or size < 1:
-            raise ArgumentError(f"fork(size) needs a whole number of at least 1, not {size!r}")
+        size = arguments.fork_size(size)
         children = [self.tracer.new_state(like=self) for _ in range(size)]
-        offsets = None if position_ids_offset is None else tuple(position_ids_offset)
+        offsets = arguments.position_offsets(position_ids_offset, size)
         self._note(Fork(self.number, caller_line(), tuple(child.number for child in children), offsets))
         return TracedGroup(children, self)
 

@@ -38,7 +38,7 @@ def test_an_empty_batch(backend: ScriptedBackend) -> None:
 
 @pytest.mark.parametrize(
     "rows",
-    [["bare text"], "text", {"question": "a"}, [("a",), ("a", "b", "c")], [{"questoin": "a"}], [()], [None]],
+    [["bare text"], [("a",), ("a", "b", "c")], [{"questoin": "a"}], [()], [None]],
 )
 def test_rows_that_do_not_fit_stop_the_batch_before_it_starts(backend: ScriptedBackend, rows: Any) -> None:
     with pytest.raises(ProgramError, match="row"):

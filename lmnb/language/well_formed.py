@@ -1,0 +1,35 @@
+"""Text that can be written as UTF-8: what files with broken encodings and cut JSON escapes leave behind is not.
+
+Knows nothing of what the text is for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_LONE = re.compile("[\ud800-\udfff]")  # halves of characters: lone surrogates
+
+
+def well_formed(text: str) -> str:
+    """The text with U+FFFD for each half of a character, which neither a tokenizer nor a page can take."""
+    return text if text.isascii() else _LONE.sub("\ufffd", text)
+
+
+def well_formed_json(value: Any) -> Any:
+    """The same for every text in a JSON value; the value itself where nothing is wrong."""
+    if not _is_broken(value):
+        return value
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, dict):
+        return {well_formed_json(key): well_formed_json(item) for key, item in value.items()}
+    return [well_formed_json(item) for item in value]
+
+
+def _is_broken(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.isascii() and _LONE.search(value) is not None
+    if isinstance(value, dict):
+        return any(_is_broken(key) or _is_broken(item) for key, item in value.items())
+    return isinstance(value, list | tuple) and any(map(_is_broken, value))
