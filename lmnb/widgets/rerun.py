@@ -33,6 +33,7 @@ class Trail:
     num_items: int = 0  # of the branch that are in `text`
     changed: tuple[int, int, str] | None = None  # item, offset in it, why
     told: bool = False
+    lost: bool = False  # a generation was told of whose prompt is the same and was no longer cached
 
 
 @dataclass
@@ -123,7 +124,7 @@ class Comparison:
         for index in range(trail.num_items, last + 1):
             item = items[index]
             if old is not None and item["type"] == "gen":
-                found += self._judge(branch, trail, index, item, same_before=self._same_above(model, branch))
+                found += self._judge(model, branch, trail, index)
             text = _text_of(item)
             if old is not None and trail.changed is None and not old.startswith(text, len(trail.text)):
                 trail.changed = (index, *_difference(item["type"], old[len(trail.text) :], text))
@@ -131,31 +132,33 @@ class Comparison:
         trail.num_items = last + 1
         return found
 
-    def _judge(
-        self, branch: Branch, trail: Trail, index: int, gen: dict[str, Any], *, same_before: bool
-    ) -> list[dict[str, Any]]:
-        """A generation's prompt is complete: say where it first differed, once a branch."""
+    def _judge(self, model: RunModel, branch: Branch, trail: Trail, index: int) -> list[dict[str, Any]]:
+        """A generation's prompt is complete: say where it first differed, once a branch and not again below it."""
+        gen = branch["items"][index]
+        above = self._above(model, branch)
         reuse = f"{gen['reused']:,} of {gen['reused'] + gen['computed']:,} prompt tokens were reused"
-        if trail.told or not same_before:
+        if trail.told or any(other.changed is not None for other in above if other is not trail):
             return []
         if trail.changed is not None:
             trail.told = True
             item, at, why = trail.changed
             return [{"type": "mark", "branch": branch["id"], "item": item, "at": at, "why": f"{why} · {reuse}"}]
-        if gen["kind"] == "gen" and gen["computed"] > _ALWAYS_COMPUTED and gen["reused"] + gen["computed"]:
+        lost = gen["kind"] == "gen" and gen["computed"] > _ALWAYS_COMPUTED
+        if lost and not any(other.lost for other in above):
+            trail.lost = True
             why = f"The same prompt as in the last run, and not all of it in the cache: evicted or flushed · {reuse}"
             return [{"type": "mark", "branch": branch["id"], "item": index, "at": None, "why": why}]
         return []
 
-    def _same_above(self, model: RunModel, branch: Branch) -> bool:
-        """Whether nothing was found to differ in the branches above."""
-        parent = branch["parent"]
-        while parent is not None:
-            trail = self._trails.get(parent)
-            if trail is not None and trail.changed is not None:
-                return False
-            parent = model.branches[parent]["parent"]
-        return True
+    def _above(self, model: RunModel, branch: Branch) -> list[Trail]:
+        """The trails of the branch and of those above it."""
+        found: list[Trail] = []
+        id: int | None = branch["id"]
+        while id is not None:
+            if (trail := self._trails.get(id)) is not None:
+                found.append(trail)
+            id = model.branches[id]["parent"]
+        return found
 
     def _place(self, model: RunModel, id: int) -> Place:
         known = self._places.get(id)

@@ -91,9 +91,10 @@ def test_the_same_again_has_no_mark_if_it_was_cached() -> None:
 
 def test_the_same_prompt_that_was_computed_again_was_evicted() -> None:
     history = History()
-    run(history, program("A city?"))
-    found = marks(run(history, program("A city?", reused=4, computed=11)))
-    assert [rest for rest, _ in found[0]] == [None, None]
+    run(history, program("A city?", fork="Verse"))
+    found = marks(run(history, program("A city?", reused=4, computed=11, fork="Verse")))
+    assert list(found) == [0]  # told once, at its first call, and not again below it
+    assert [rest for rest, _ in found[0]] == [None]
     assert "evicted or flushed · 4 of 15" in found[0][0][1]
 
 
