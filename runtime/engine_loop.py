@@ -20,6 +20,7 @@ from lmnb.runtime.config import EngineLimits
 from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
 from lmnb.runtime.executor import make_executor
 from lmnb.runtime.grammar_protocol import GrammarCompiler, GrammarMatcher
+from lmnb.runtime.handle import RequestHandle
 from lmnb.runtime.jump_forward import JumpForward
 from lmnb.runtime.kv_pool import KVPool
 from lmnb.runtime.mask_worker import MaskWorker
@@ -31,6 +32,7 @@ from lmnb.runtime.request import (
     FinishEvent,
     FinishReason,
     Origin,
+    Request,
     TokenEvent,
     TokenLogprob,
 )
@@ -163,7 +165,7 @@ class EngineLoop:
         began = time.perf_counter()
         if not self.scheduler.can_step_ahead:
             self._land()
-        rows = self.scheduler.schedule(ahead=self._flight is not None)
+        rows = self._schedule()
         flight = self._launch(rows) if rows else None
         self._land()
         self._flight = flight
@@ -171,6 +173,19 @@ class EngineLoop:
             self._land()
         self._num_steps += 1
         self._step_seconds += time.perf_counter() - began
+
+    def _schedule(self) -> list[Row]:
+        """The next step's rows. What goes wrong there is the error of the request that was looked at, and there is
+        no step this time."""
+        try:
+            return self.scheduler.schedule(ahead=self._flight is not None)
+        except Exception as error:
+            suspect = self.scheduler.abandon_step()
+            self._land()
+            for sequence in list(self._sequences.values()) if suspect is None else [suspect]:
+                self._fail_unless_over(sequence, error)
+            self._settle()
+            return []
 
     def _launch(self, rows: list[Row]) -> Flight | None:
         """Start computing the rows and choosing the next token of those whose prompt is complete."""
@@ -232,10 +247,17 @@ class EngineLoop:
             if i in sampled.errors:
                 self._fail(sequence, sampled.errors[i])
                 continue
-            self._push(sequence, sampled.token_ids[i], sampled.logprobs[i])
+            self._take(sequence, sampled.token_ids[i], sampled.logprobs[i])
         for row in built.ended:
             if not row.sequence.output.finished:
                 self._finish(row.sequence, "length")
+
+    def _take(self, sequence: EngineSequence, token_id: int, logprob: TokenLogprob | None) -> None:
+        """`_push`, whose errors are the request's own."""
+        try:
+            self._push(sequence, token_id, logprob)
+        except Exception as error:
+            self._fail_unless_over(sequence, error)
 
     def _push(self, sequence: EngineSequence, token_id: int, logprob: TokenLogprob | None) -> None:
         """One sampled token of one request."""
@@ -292,12 +314,13 @@ class EngineLoop:
 
     def _fail(self, sequence: EngineSequence, cause: Exception, *, keep: bool = True) -> None:
         """End a request with an error."""
-        error = cause
-        if not isinstance(cause, LmnbError):
-            error = GenerationError(f"a step of the engine failed: {cause}")
-            error.__cause__ = cause
         sequence.output.finish("error")
-        self._end(sequence, error, keep=keep)
+        self._end(sequence, _as_ours(cause), keep=keep)
+
+    def _fail_unless_over(self, sequence: EngineSequence, cause: Exception) -> None:
+        """End a request whose state may be broken, if it has not ended."""
+        if sequence.id in self._sequences:
+            self._fail(sequence, cause, keep=False)
 
     def _end(self, sequence: EngineSequence, error: Exception | None = None, *, keep: bool = True) -> None:
         """Publish a request's completion; `_settle` then takes it out of the engine. Of many that end in one step,
@@ -320,11 +343,24 @@ class EngineLoop:
     # -- messages --
 
     def _submit(self, message: Submit) -> None:
-        sampling = message.request.sampling
+        """Take a request. Whatever goes wrong with it is its own error: nobody waits for ever, and others go on."""
+        request, handle = message.request, message.handle
+        try:
+            self._add(request, handle)
+        except Exception as error:
+            sequence = self._sequences.get(handle.request_id)
+            if sequence is not None:
+                self._fail(sequence, error, keep=False)
+            else:
+                nothing = Completion.nothing(handle.request_id, len(request.input_ids))
+                handle.publish(FinishEvent(nothing, _as_ours(error)))
+
+    def _add(self, request: Request, handle: RequestHandle) -> None:
+        sampling = request.sampling
         output = OutputStream(sampling, self._tokenizer, self._tokenizer.eos_ids)
         assert sampling.seed is not None, "Engine.submit sets a seed"
         draw = SamplerRow(sampling, seed=sampling.seed, end_ids=output.end_ids)
-        sequence = EngineSequence(message.request, message.handle, output, draw)
+        sequence = EngineSequence(request, handle, output, draw)
         self._sequences[sequence.id] = sequence
         if sampling.constraint is None:
             self.scheduler.add(sequence)
@@ -340,12 +376,11 @@ class EngineLoop:
             return  # cancelled meanwhile
         try:
             sequence.matcher = result.result()
-        except Exception as error:
-            self._fail(sequence, error)
-        else:
             self.scheduler.add(sequence)
             if sequence.request.sampling.max_new_tokens > 0:
                 self._jump(sequence)
+        except Exception as error:
+            self._fail_unless_over(sequence, error)
 
     def _compile(self, grammars: GrammarCompiler, constraint: Constraint) -> GrammarMatcher:
         """In a thread of its own."""
@@ -447,6 +482,15 @@ class EngineLoop:
                 message.handle.publish(FinishEvent(completion, self.closed_error()))
             elif isinstance(message, Call):
                 message.future.set_exception(self.closed_error())
+
+
+def _as_ours(cause: Exception) -> Exception:
+    """What a caller is told of an error: our own as it is, another as the cause of one."""
+    if isinstance(cause, LmnbError):
+        return cause
+    error = GenerationError(f"a step of the engine failed: {cause}")
+    error.__cause__ = cause
+    return error
 
 
 def _run_call(function: Callable[[], object], future: Future[object]) -> None:

@@ -49,6 +49,7 @@ class Scheduler:
         self.running: list[Sequence] = []  # admitted, oldest admission first
         self.seconds = 0.0  # spent here: the radix tree and slot bookkeeping
         self._preempted = False
+        self._suspect: Sequence | None = None  # whose turn it is in `schedule`
 
     @property
     def has_work(self) -> bool:
@@ -68,6 +69,7 @@ class Scheduler:
         step's tokens are still on their way, so nothing is preempted."""
         began = time.perf_counter()
         self._preempted = False
+        self._suspect = None
         rows = self._decode_rows()
         rows += self._prefill_rows(self.limits.prefill_chunk)
         while not rows and len(self.running) > 1 and not ahead:
@@ -76,6 +78,15 @@ class Scheduler:
         rows.sort(key=lambda row: row.end - row.start > 1)
         self.seconds += time.perf_counter() - began
         return rows
+
+    def abandon_step(self) -> Sequence | None:
+        """`schedule` has failed: give back the slots of the rows that it had made. Returns the sequence that it was
+        looking at, if it was one alone."""
+        for sequence in self.running:
+            if sequence.num_slots > sequence.num_computed:
+                self._free_slots(sequence, sequence.num_computed)
+        self.waiting = [sequence for sequence in self.waiting if sequence.row < 0]
+        return self._suspect
 
     def complete(self, rows: list[Row]) -> None:
         """The rows' KV has been written: let others share what belongs to prompts."""
@@ -201,6 +212,7 @@ class Scheduler:
                 sequence.num_bypassed += len(admitted) - bisect(admitted, sequence.id)
 
     def _row(self, sequence: Sequence, count: int) -> Row:
+        self._suspect = sequence
         start = sequence.num_computed
         self.table.write(sequence.row, start, self.pool.alloc(count), fresh=True)
         sequence.num_slots = start + count
@@ -216,6 +228,7 @@ class Scheduler:
         return sorted(self.waiting, key=key)
 
     def _peek(self, sequence: Sequence) -> int:
+        self._suspect = sequence
         version, matched = sequence.peeked
         if version != self.cache.version:
             matched = self.cache.peek(sequence.tokens[: sequence.match_limit])

@@ -205,10 +205,10 @@ def test_a_bug_in_the_loop_reaches_every_waiting_request() -> None:
     with fake_engine(step_seconds=0.002) as engine:
         handle = engine.submit(prompt("Hello", 2000))
 
-        def explode(*, ahead: bool) -> None:
+        def explode() -> None:
             raise MemoryError("no room left")
 
-        engine._loop.scheduler.schedule = explode  # type: ignore[assignment,method-assign]
+        engine._loop._announce = explode  # type: ignore[method-assign]
         with pytest.raises(EngineClosedError, match="no room left"):
             handle.result(timeout=5)
         with pytest.raises(EngineClosedError):

@@ -1,0 +1,110 @@
+"""What goes wrong with one request is its own error: the others' tokens stay the same, and the engine lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_support import TOKENIZER, fake_engine, greedy, prompt
+
+from lmnb.errors import GenerationError
+from lmnb.runtime import engine_loop
+from lmnb.runtime.engine import Engine
+from lmnb.runtime.grammar import Grammars
+from lmnb.runtime.request import Constraint
+
+BAD = "@ the bad one, which is long enough for several chunks of its prompt"
+GOOD = ["a good one", "@ the good one with the same beginning", "x"]
+
+
+def is_bad(tokens: np.ndarray | tuple[int, ...]) -> bool:
+    return bytes(int(token) for token in tokens).startswith(b"@ the bad")
+
+
+def raising(function: Callable[..., Any], when: Callable[..., bool]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **options: Any) -> Any:
+        if when(*args, **options):
+            raise RuntimeError("broken on purpose")
+        return function(*args, **options)
+
+    return wrapped
+
+
+def break_submit(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = engine_loop.EngineSequence
+    monkeypatch.setattr(engine_loop, "EngineSequence", raising(make, lambda request, *_: is_bad(request.input_ids)))
+
+
+def break_queueing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = engine._loop.scheduler
+    monkeypatch.setattr(scheduler, "add", raising(scheduler.add, lambda sequence: is_bad(sequence.tokens)))
+
+
+def break_lookup(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = engine._loop.scheduler.cache
+    monkeypatch.setattr(cache, "peek", raising(cache.peek, is_bad))
+
+
+def break_prefill(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = engine._loop.scheduler
+    row = scheduler._row
+
+    def second_chunk(sequence: Any, count: int) -> Any:
+        result = row(sequence, count)
+        if is_bad(sequence.tokens) and sequence.num_computed > 0:
+            raise RuntimeError("broken on purpose")
+        return result
+
+    monkeypatch.setattr(scheduler, "_row", second_chunk)
+
+
+def break_tokens(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = engine._loop
+    monkeypatch.setattr(
+        loop, "_tell_first", raising(loop._tell_first, lambda sequence: is_bad(sequence.tokens[: sequence.num_prompt]))
+    )
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("damage", [break_submit, break_queueing, break_lookup, break_prefill, break_tokens])
+def test_a_request_that_breaks_the_engine_fails_alone(
+    damage: Callable[[Engine, pytest.MonkeyPatch], None], overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_engine(overlap=overlap, prefill_chunk=16) as engine:
+        damage(engine, monkeypatch)
+        texts = [GOOD[0], BAD, *GOOD[1:], BAD]
+        handles = [engine.submit(prompt(text, 8)) for text in texts]
+        for text, handle in zip(texts, handles, strict=True):
+            if text == BAD:
+                with pytest.raises(GenerationError, match="broken on purpose"):
+                    handle.result(timeout=20)
+            else:
+                assert list(handle.result(timeout=20).token_ids) == greedy(text, 8)
+        assert not engine.closed
+
+
+@pytest.mark.timeout(60)
+def test_a_grammar_that_breaks_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    constraint = Constraint("regex", "abc[0-9]{4}")
+    with fake_engine(grammars=Grammars(TOKENIZER, TOKENIZER.vocab_size)) as engine:
+        loop = engine._loop
+        monkeypatch.setattr(loop._jumps, "jump", raising(loop._jumps.jump, lambda *_: True))
+        with pytest.raises(GenerationError, match="broken on purpose"):
+            engine.submit(prompt("x", 8, constraint=constraint)).result(timeout=20)
+        monkeypatch.undo()
+        assert engine.submit(prompt("x", 8, constraint=constraint)).result(timeout=20).text.startswith("abc")
+
+
+@pytest.mark.timeout(60)
+def test_an_error_of_no_one_request_fails_those_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_engine() as engine:
+        scheduler = engine._loop.scheduler
+        monkeypatch.setattr(scheduler, "_prefill_rows", raising(scheduler._prefill_rows, lambda *_: True))
+        handle = engine.submit(prompt("x", 8))
+        with pytest.raises(GenerationError, match="broken on purpose"):
+            handle.result(timeout=20)
+        monkeypatch.undo()
+        assert list(engine.submit(prompt("x", 8)).result(timeout=20).token_ids) == greedy("x", 8)
