@@ -1,7 +1,8 @@
 """One prompt as token ids that grow: text is appended with boundary repair, generated ids are kept as they are.
 
-The ids equal the tokenizer's own on the joined text, as far as the model wrote canonical tokens. Markers (special
-tokens and the like) arise from trusted text only. It knows nothing of engines or roles.
+The ids equal the tokenizer's own on the joined text, as far as the model wrote canonical tokens and the tokenizer
+can say the text at all (some byte-level vocabularies lack bytes of unassigned characters and drop them). Markers
+(special tokens and the like) arise from trusted text only. It knows nothing of engines or roles.
 """
 
 from __future__ import annotations

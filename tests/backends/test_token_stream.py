@@ -73,6 +73,12 @@ def check_joined(tokenizer: Tokenizer, steps: list[tuple[str, str]]) -> None:
         assert list(stream.ids) == tokenizer.encode(text), repr(text)
 
 
+def _sayable(tokenizer: Tokenizer, text: str) -> str:
+    """`text` without the characters that the tokenizer loses."""
+    text = text.encode("utf-8", "replace").decode()
+    return "".join(char for char in text if tokenizer.decode(tokenizer.encode(char)) == char)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_ids_equal_the_tokenizers_on_the_joined_text(kind: str) -> None:
     @given(STEPS)
@@ -88,7 +94,9 @@ def test_ids_equal_smollm2s_on_the_joined_text(embedded_runtime: Runtime) -> Non
     @given(STEPS)
     @settings(max_examples=150, deadline=None)
     def check(steps: list[tuple[str, str]]) -> None:
-        check_joined(embedded_runtime.get_tokenizer(), steps)
+        tokenizer = embedded_runtime.get_tokenizer()
+        # Bytes that its vocabulary lacks (of unassigned characters) are dropped: what they were is not known later.
+        check_joined(tokenizer, [(_sayable(tokenizer, piece), how) for piece, how in steps])
 
     check()
 
