@@ -6,6 +6,7 @@ It can be built, closed and built again in one process, and several can live sid
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from lmnb.runtime.config import EngineConfig, resolve
 from lmnb.runtime.engine_loop import EngineLoop
 from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
 from lmnb.runtime.grammar_protocol import GrammarCompiler
-from lmnb.runtime.handle import RequestHandle
+from lmnb.runtime.handle import RequestHandle, forked_error
 from lmnb.runtime.messages import Call, Cancel, Close, Submit
 from lmnb.runtime.request import Event, Request
 from lmnb.runtime.sampler import fresh_seed
@@ -49,6 +50,7 @@ class Engine:
         self._ids = itertools.count(1)
         self._loop = EngineLoop(model, tokenizer, limits, grammars)
         self._thread = threading.Thread(target=self._loop.run, name="lmnb-engine", daemon=True)
+        self._process = os.getpid()
         self._thread.start()
         # An engine that nobody holds any more ends its thread, which gives its memory back.
         self._finalizer = weakref.finalize(self, self._loop.inbox.put, Close())
@@ -106,11 +108,14 @@ class Engine:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, or died."""
-        return self._loop.closed
+        """Whether it was closed, or died, or is in another process: a fork has no thread of it."""
+        return self._loop.closed or self._is_elsewhere
 
     def close(self) -> None:
         """End the thread and free the memory. Unfinished requests fail with EngineClosedError. Idempotent."""
+        if self._is_elsewhere:
+            self._finalizer.detach()
+            return
         self._finalizer()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -149,7 +154,13 @@ class Engine:
             pass  # short waits let a KeyboardInterrupt through on every platform
         return future.result()
 
+    @property
+    def _is_elsewhere(self) -> bool:
+        return os.getpid() != self._process
+
     def _post(self, message: Submit | Call) -> None:
+        if self._is_elsewhere:
+            raise forked_error()
         if self.closed:
             raise self._loop.closed_error()
         self._loop.inbox.put(message)

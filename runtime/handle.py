@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
+from lmnb.errors import EngineClosedError
 from lmnb.runtime.request import Completion, Event, FinishEvent
+
+_WAIT_SECONDS = 0.1  # short waits let a KeyboardInterrupt through on every platform
+
+
+def forked_error() -> EngineClosedError:
+    """What to tell a process that has an engine's objects, but not its thread."""
+    return EngineClosedError(
+        "this process was forked from the one that runs the engine, and a fork has no threads: load the model here "
+        "again, or share the engine between threads of one process"
+    )
 
 
 class RequestHandle:
@@ -21,6 +33,7 @@ class RequestHandle:
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._finished = threading.Event()
         self._last: FinishEvent | None = None
+        self._process = os.getpid()
 
     @property
     def done(self) -> bool:
@@ -33,9 +46,9 @@ class RequestHandle:
     def result(self, timeout: float | None = None) -> Completion:
         """Wait for the end. Raises the request's error, or TimeoutError after `timeout` seconds."""
         waited = 0.0
-        # Short waits let a KeyboardInterrupt through on every platform.
-        while not self._finished.wait(0.1 if timeout is None else min(0.1, max(0.0, timeout - waited))):
-            waited += 0.1
+        while not self._finished.wait(_WAIT_SECONDS if timeout is None else min(_WAIT_SECONDS, timeout - waited)):
+            self._check_process()
+            waited += _WAIT_SECONDS
             if timeout is not None and waited >= timeout:
                 raise TimeoutError(f"request {self.request_id} is not done after {timeout} s")
         assert self._last is not None
@@ -47,10 +60,19 @@ class RequestHandle:
         """Events up to and including the `FinishEvent`; one iteration per handle."""
         assert self._on_event is None, "this request's events go to its callback"
         while True:
-            event = self._events.get()
+            try:
+                event = self._events.get(timeout=_WAIT_SECONDS)
+            except Empty:
+                self._check_process()
+                continue
             yield event
             if isinstance(event, FinishEvent):
                 return
+
+    def _check_process(self) -> None:
+        """Nobody finishes a request whose engine stayed behind in another process."""
+        if os.getpid() != self._process:
+            raise forked_error()
 
     def publish(self, event: Event) -> None:
         """Called by the engine thread."""

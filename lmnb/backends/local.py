@@ -110,12 +110,14 @@ class Runtime:
         self.shutdown()
 
     def __repr__(self) -> str:
-        return f"Runtime({self.name!r}{', shut down' if self.closed else ''})"
+        state = ", shut down" if self._served is None else ", ended" if self.closed else ""
+        return f"Runtime({self.name!r}{state})"
 
     @property
     def closed(self) -> bool:
-        """Whether `shutdown` was called."""
-        return self._served is None
+        """Whether `shutdown` was called, or the engine died (or was left behind by a fork)."""
+        served = self._served
+        return served is None or served.engine.closed
 
     @property
     def chat_template(self) -> ChatTemplate:

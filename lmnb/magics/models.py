@@ -41,6 +41,11 @@ class LoadedModel:
     backend: Backend
     settings: Settings
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its engine died, or somebody shut it down."""
+        return bool(getattr(self.backend, "closed", False))
+
 
 class ModelShelf:
     """Models by name. `open_model` builds an engine; `get_default` and `set_default` are the language's default."""
@@ -67,11 +72,12 @@ class ModelShelf:
     ) -> tuple[LoadedModel, bool]:
         """Load a model. Returns it, and whether it was loaded just now.
 
-        Asking again for the same model is free; other settings under the same name replace it.
+        Asking again for the same model is free; other settings under the same name replace it, and so it is with
+        a model whose engine has ended.
         """
         key = name or model_name(settings.model)
         present = self._models.get(key)
-        fresh = present is None or present.settings != settings
+        fresh = present is None or present.settings != settings or present.has_ended
         if fresh:
             if present is not None:
                 self.unload(key)  # first: two copies may not fit the memory

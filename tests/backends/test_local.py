@@ -55,6 +55,22 @@ def test_use_after_shutdown() -> None:
         generate(context)
 
 
+@pytest.mark.timeout(60)
+def test_a_runtime_whose_engine_died_is_closed() -> None:
+    with fake_runtime() as runtime:
+        loop = runtime._engine()._loop
+
+        def explode() -> None:
+            raise MemoryError("no room left")
+
+        loop._announce = explode  # type: ignore[method-assign]
+        with pytest.raises(EngineClosedError, match="no room left"):
+            generate(runtime.new_context())
+        runtime._engine()._thread.join(timeout=10)
+        assert runtime.closed
+        assert "ended" in repr(runtime)
+
+
 def test_shutdown_ends_the_thread_and_lets_go_of_the_model() -> None:
     threads = threading.active_count()
     for _ in range(2):  # built, closed and built again

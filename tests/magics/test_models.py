@@ -89,3 +89,14 @@ def test_unknown_names_get_the_nearest_one():
 )
 def test_names_of_models(model, name):
     assert model_name(model) == name
+
+
+def test_loading_again_replaces_a_model_whose_engine_has_ended():
+    shelf = Shelf()
+    dead, _ = shelf.load(Settings())
+    dead.backend.closed = True  # as after an engine's death
+    alive, fresh = shelf.load(Settings())
+    assert fresh
+    assert alive is not dead
+    assert shelf.default() is alive.backend
+    assert shelf.load(Settings()) == (alive, False)
