@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lmnb.errors import ArgumentError
 from lmnb.language.call import Call, Home, RunOptions, new_call_branch
 from lmnb.language.coroutines import LoopThread
+from lmnb.language.interrupts import calm
 from lmnb.language.precache import precache
+from lmnb.language.progress import Progress
 from lmnb.language.row_usage import RowUsage
 from lmnb.runtime.argument_checks import whole_number
 
@@ -54,7 +54,6 @@ class Batch:
         self._progress_bar = progress_bar
         self._ahead = ahead
         self._num_workers = _num_workers(num_threads, len(rows))
-        self._bar_lock = threading.Lock()
 
     def states(self) -> Iterator[ProgramState]:
         """Yield the finished state of each row, in order; with `ahead`, only so many rows are begun before they are
@@ -68,22 +67,27 @@ class Batch:
         rows = deque(self._rows)
         failure: BaseException | None = None
         try:
-            with _progress(len(rows), program.name, self._progress_bar) as bar:
+            with Progress(len(rows), program.name, self._progress_bar) as progress:
                 precache(program, self._rows, self._options.backend, home.branch)
                 while rows or waiting:
                     while rows and (self._ahead is None or len(waiting) < self._ahead):
-                        waiting.append(workers.submit(self._begin(home, fork, rows.popleft())))
-                        waiting[-1].add_done_callback(lambda _: self._count(bar))
+                        call = self._begin(home, fork, rows.popleft())
+                        waiting.append(workers.submit(call, lambda: self._count(progress)))
                     yield _wait(waiting.popleft())
         except BaseException as error:
             failure = error
+            calm(error)
             for call in self.calls.values():
                 call.branch.cancel.cancel()
             raise
         finally:
             workers.stop()
             home.leave(None if isinstance(failure, GeneratorExit) else failure)
-            forget()
+            try:
+                if failure is None and not home.joined:
+                    home.run.finish()  # a row's account has the programs that it called and did not wait for
+            finally:
+                forget()
 
     def _begin(self, home: Home, fork: int, row: Row) -> Call:
         branch = new_call_branch(home, self._program.name, fork=fork, index=row.number, row=row.number)
@@ -91,11 +95,9 @@ class Batch:
         self.calls[row.number] = call
         return call
 
-    def _count(self, bar: _Bar) -> None:
+    def _count(self, progress: Progress) -> None:
         failed = sum(call.finished and call.state.stream.failure is not None for call in list(self.calls.values()))
-        with self._bar_lock:
-            bar.set_postfix_str(f"{self.usage.hit_rate:.0%} reused" + (f", {failed} failed" if failed else ""), False)
-            bar.update(1)
+        progress.count(f"{self.usage.hit_rate:.0%} reused" + (f", {failed} failed" if failed else ""))
 
 
 class _Workers:
@@ -106,19 +108,22 @@ class _Workers:
         self._threads = None if program.is_async else ThreadPoolExecutor(count, thread_name_prefix=name)
         self._loop = LoopThread(name, count) if program.is_async else None
 
-    def submit(self, call: Call) -> Future[ProgramState]:
-        """The body, and then all that it has started, so that rows at work are bounded."""
+    def submit(self, call: Call, count: Callable[[], None]) -> Future[ProgramState]:
+        """The body, and then all that it has started, so that rows at work are bounded. `count` is called before the
+        row is known to be done."""
 
         def work() -> ProgramState:
             call.execute_quietly()
             call.state.wait_drained()
             call.finished = True
+            count()
             return call.state
 
         async def coroutine() -> ProgramState:
             await call.execute_quietly_async()
             await call.state.settled()
             call.finished = True
+            count()
             return call.state
 
         if self._threads is not None:
@@ -149,16 +154,3 @@ def _num_workers(num_threads: int | str, num_rows: int) -> int:
         if wanted < 1:
             raise ArgumentError(f"num_threads must be 'auto' or a whole number of at least 1, not {wanted}")
     return max(1, min(wanted, num_rows))
-
-
-class _Bar(Protocol):
-    def update(self, n: int) -> Any: ...
-
-    def set_postfix_str(self, s: str, refresh: bool) -> Any: ...
-
-
-def _progress(total: int, name: str, shown: bool) -> AbstractContextManager[_Bar]:
-    from tqdm import tqdm  # the plain one: text works in every front end
-
-    bar: AbstractContextManager[_Bar] = tqdm(total=total, desc=name, disable=not shown, unit="row")
-    return bar

@@ -79,6 +79,7 @@ class Call:
 
     def execute(self) -> None:
         """Run the body to its end while this thread waits. What it raises also stops what it started."""
+        __tracebackhide__ = True
         if self.program.is_async:
             run_to_end(self.execute_async, f"lmnb-{self.program.name}")
             return

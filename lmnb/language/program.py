@@ -17,6 +17,7 @@ from lmnb.language.constant_prefix import constant_prefix
 from lmnb.language.default_backend import resolve_backend
 from lmnb.language.defaults import DEFAULT_NAMES, Defaults
 from lmnb.language.graph import Graph
+from lmnb.language.interrupts import calm_interrupts
 from lmnb.language.mapping import map_rows
 from lmnb.language.parameters import Parameters
 from lmnb.language.precache import commit
@@ -75,6 +76,7 @@ class Program:
         return self if instance is None else self._changed(owner=instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> ProgramState:
+        __tracebackhide__ = True
         return self.run(*args, **kwargs)
 
     def bind(self, **kwargs: Any) -> Program:
@@ -82,6 +84,7 @@ class Program:
         self.parameters.check_names(kwargs)
         return self._changed(bind_arguments={**self.bind_arguments, **kwargs})
 
+    @calm_interrupts
     def run(self, *args: Any, **kwargs: Any) -> ProgramState:
         """Run the body to its end with these arguments; generations may still go on when the state comes back.
 
@@ -91,6 +94,7 @@ class Program:
         A parameter of the program's own with one of these names gets the value itself.
         Raises what the body raises. Inside another program's body, or a cell's, it becomes a part of that run.
         """
+        __tracebackhide__ = True
         tracer = current_tracer()
         if tracer is not None:
             return tracer.call(self, args, kwargs)  # type: ignore[return-value]  # it stands for a state
@@ -134,6 +138,7 @@ class Program:
         home.leave()
         return call.state
 
+    @calm_interrupts
     def run_batch(
         self, batch_kwargs: Sequence[Mapping[str, Any] | Sequence[Any]], **kwargs: Any
     ) -> list[ProgramState] | Iterator[ProgramState]:
@@ -227,6 +232,7 @@ class Program:
 
     def call_body(self, state: ProgramState, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The Python function itself, on `state`: what it returns, or its coroutine."""
+        __tracebackhide__ = True
         before = () if self._owner is None else (self._owner,)
         return self.func(*before, state, *args, **kwargs)
 

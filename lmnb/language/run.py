@@ -32,6 +32,7 @@ from lmnb.language.events import (
     Status,
     well_formed_event,
 )
+from lmnb.language.interrupts import calm_interrupts
 from lmnb.language.loop import background
 from lmnb.language.saved_run import SavedRun
 from lmnb.language.unfinished import unfinished
@@ -139,6 +140,7 @@ class Run:
         """Whether `cancel` was called."""
         return self.cancel_token.cancelled
 
+    @calm_interrupts
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the run is over; False if `timeout` seconds went by first. Interruptible."""
         return self._signal.wait(lambda: self._status != "running", timeout)

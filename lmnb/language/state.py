@@ -16,6 +16,7 @@ from lmnb.language import arguments
 from lmnb.language.body import Body
 from lmnb.language.defaults import Defaults
 from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Submitted, flatten
+from lmnb.language.interrupts import calm_interrupts
 from lmnb.language.loop import background
 from lmnb.language.model_steps import note_following
 from lmnb.language.primitives import role_turn
@@ -410,6 +411,7 @@ class ProgramState:
         if failure is not None and not (allow_cancelled and failure.cancelled):
             raise failure.error()
 
+    @calm_interrupts
     def _wait(self, signal: Signal, ready: Callable[[], bool]) -> None:
         if self._body is not None and self._body.needs_this_thread and self._body.elsewhere and not ready():
             raise ProgramError(

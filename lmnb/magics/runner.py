@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from lmnb.errors import CancelledError
+from lmnb.language.interrupts import calm_interrupts
 from lmnb.language.run import Run
 from lmnb.widgets.pin import CellPin
 
@@ -26,6 +27,7 @@ class View(Protocol):
     def finish(self) -> object: ...
 
 
+@calm_interrupts
 def run_in_front(run: Run, view: View, body: Callable[[], T]) -> T:
     """Run the body and wait for all that it started. Whatever ends the wait, the run is over and shown afterwards.
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ import lmnb as sgl
 from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import ArgumentError, GenerationError, ProgramError
 from lmnb.language.events import BranchFinished, BranchOpened
+from lmnb.language.progress import Progress
 
 State = sgl.ProgramState
 
@@ -148,6 +151,34 @@ def test_progress_bar(backend: ScriptedBackend, capsys: pytest.CaptureFixture[st
     assert "5/5" in capsys.readouterr().err
     ask.run_batch([("a",)] * 5)
     assert capsys.readouterr().err == ""
+
+
+def test_the_progress_bar_ends_complete(backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last row must be counted before the batch sees that it is done, however late the counting thread is."""
+    counted: list[str] = []
+
+    def late(self: Progress, note: str) -> None:
+        time.sleep(0.05)
+        counted.append(note)
+
+    monkeypatch.setattr(Progress, "count", late)
+    ask.run_batch([("a",)] * 3, progress_bar=True)
+    assert len(counted) == 3
+
+
+@pytest.mark.parametrize("kernel", [None, object()], ids=["terminal", "notebook"])
+def test_notebooks_get_the_bar_on_stdout(
+    backend: ScriptedBackend,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kernel: object | None,
+) -> None:
+    shell = types.SimpleNamespace(kernel=kernel)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    ask.run_batch([("a",)] * 5, progress_bar=True)
+    out, err = capsys.readouterr()
+    assert "5/5" in (err if kernel is None else out)
+    assert (out if kernel is None else err) == ""
 
 
 def test_sampling_defaults_reach_every_row(backend: ScriptedBackend) -> None:

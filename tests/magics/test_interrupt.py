@@ -44,6 +44,41 @@ def test_an_interrupt_ends_the_run_and_keeps_its_text(notebook, cell):
     assert notebook.run("%%lmprog\ns += gen('y', max_tokens=1)\ns['y']") == "tok0"
 
 
+SETUP = """
+import lmnb
+@lmnb.function
+def q(s, i):
+    s += gen('x')
+def read(i):
+    return q.run(i)['x']  # the user's line
+"""
+CALLS = {
+    "reading": "read(0)",
+    "batch": "q.run_batch([(i,) for i in range(3)])  # the user's line",
+    "batch, row by row": "list(q.run_batch([(0,)], generator_style=True))  # the user's line",
+    "waiting": "q.run(0).run.wait()  # the user's line",
+    "program that reads": "%%lmprog\ns += gen('x')\ns['x']  # the user's line",
+    "program": "%%lmprog\ns += gen('x')  # the user's line",
+    "branches": "%%lmprog\nf = s.fork(2)\nf += gen('x')\nf.join()  # the user's line",
+    "iterating": "list(q.run(0, stream=True).text_iter())  # the user's line",
+}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("cell", CALLS.values(), ids=CALLS.keys())
+def test_an_interrupt_shows_the_users_lines_only(notebook, cell):
+    set_default_backend(ScriptedBackend(" ".join(f"tok{i}" for i in range(500)), token_delay=0.01))
+    notebook.run(SETUP)
+    timer = interrupt_after(0.2)
+    shown = notebook.fail(cell)
+    timer.join()
+    assert "KeyboardInterrupt" in shown
+    assert "the user's line" in shown
+    for ours in ("lmnb/", "threading", "IPython", "contextlib", "concurrent"):
+        assert ours not in shown
+    assert len(shown.splitlines()) <= 25
+
+
 def test_an_interrupt_while_reading_a_background_run_leaves_it_alone(notebook):
     set_default_backend(ScriptedBackend("one two three four five six", token_delay=0.1))
     notebook.run("%%lmprog --bg -o b\ns += gen('x')")
