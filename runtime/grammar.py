@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
+from contextlib import suppress
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from lmnb.runtime.grammar_vocab import GrammarVocabulary
 from lmnb.runtime.llguidance_grammar import LLGuidanceCompiler
 from lmnb.runtime.request import Constraint
 from lmnb.runtime.tokenizer import Tokenizer
+from lmnb.runtime.whole_imports import import_whole
 from lmnb.runtime.xgrammar_grammar import XGrammarCompiler
 
 _MAX_DIAGNOSED_NODES = 200
@@ -129,11 +131,19 @@ class Grammars:
     def _get_llguidance(self) -> LLGuidanceCompiler:
         with self._setup_lock:
             if self._llguidance is None:
+                _import_library("llguidance")
                 self._llguidance = LLGuidanceCompiler(self._get_vocabulary())
             return self._llguidance
 
     def _get_xgrammar(self) -> XGrammarCompiler:
         with self._setup_lock:
             if self._xgrammar is None:
+                _import_library("xgrammar")
                 self._xgrammar = XGrammarCompiler(self._get_vocabulary())
             return self._xgrammar
+
+
+def _import_library(name: str) -> None:
+    """xgrammar loads torch, which must come whole. If it is missing, its compiler says so."""
+    with suppress(ImportError):
+        import_whole(name)

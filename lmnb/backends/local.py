@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from lmnb.backends.local_context import LocalContext, Served
 from lmnb.backends.templates import ChatTemplate, get_chat_template, get_chat_template_by_model_path
 from lmnb.backends.token_codec import TokenCodec
 from lmnb.errors import ArgumentError, EngineClosedError
+from lmnb.runtime.whole_imports import import_whole
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -218,7 +220,15 @@ def _refuse(unknown: dict[str, object]) -> None:
         raise ArgumentError(f"Runtime has no option {name!r}; {hint}")
 
 
+def _import_engine() -> None:
+    """Everything large that an engine needs, so that no import of it happens in the middle of loading."""
+    import_whole("lmnb.runtime.loading", "lmnb.runtime.engine", "lmnb.runtime.grammar")
+    if import_module("torch").cuda.is_available() and find_spec("triton") is not None:
+        import_whole("triton", "triton.language")
+
+
 def _load(source: str | Path | LoadedModel | None, dtype: str, device: str) -> LoadedModel:
+    _import_engine()
     from lmnb.runtime.loading import LoadedModel, load_model
 
     if isinstance(source, LoadedModel):

@@ -236,3 +236,34 @@ def test_embedded_model_constrained_text_is_followed_by_text(embedded_runtime: R
     generated = generate(context, constraint=Constraint("regex", "[0-9]{4}-[0-9]{2}"), max_new_tokens=20)
     context.append("-01 and then")
     assert text_of(embedded_runtime, context) == f"A date: {generated.text}-01 and then"
+
+
+INTERRUPTED_LOAD = """
+import _thread, sys, threading, time
+from lmnb import Runtime, ModelNotFoundError
+
+def interrupt():
+    while "torch._C" not in sys.modules:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    assert getattr(sys.modules["torch"].__spec__, "_initializing", False), "too late to test anything"
+    _thread.interrupt_main()
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    Runtime("/nowhere")
+except KeyboardInterrupt:
+    print("interrupted")
+try:
+    Runtime("/nowhere")
+except ModelNotFoundError:
+    import torch
+    print(torch.zeros(2).tolist(), torch.nn.Linear(1, 1).in_features)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_interrupting_the_first_load_leaves_the_process_whole() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", INTERRUPTED_LOAD]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.split("\n")[:2] == ["interrupted", "[0.0, 0.0] 1"], done.stderr

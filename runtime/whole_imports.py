@@ -1,0 +1,48 @@
+"""Imports of large packages that an interrupt cannot tear: they go on in a thread while the caller waits.
+
+torch, interrupted half-way, cannot be imported again in the same process: its compiled parts are there already.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from importlib import import_module
+
+_WAIT_SECONDS = 0.1  # short waits let a KeyboardInterrupt through on every platform
+
+
+def import_whole(*modules: str) -> None:
+    """Import `modules`, in this order. A KeyboardInterrupt ends the wait and not the import, so that asking again
+    goes on where that has got to. Raises what the import raises."""
+    if all(_is_imported(module) for module in modules):
+        return
+    if threading.current_thread() is not threading.main_thread():  # only the main thread is interrupted
+        _import(modules)
+        return
+    future: Future[None] = Future()
+    threading.Thread(target=_import_into, args=(future, modules), name="lmnb-import", daemon=True).start()
+    while not wait((future,), timeout=_WAIT_SECONDS).done:
+        pass
+    future.result()
+
+
+def _is_imported(module: str) -> bool:
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
+
+
+def _import(modules: Sequence[str]) -> None:
+    for module in modules:
+        import_module(module)
+
+
+def _import_into(future: Future[None], modules: Sequence[str]) -> None:
+    try:
+        _import(modules)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(None)
