@@ -32,7 +32,8 @@ _BATCH_NAMES = _MAP_NAMES | {"generator_style"}
 class Program:
     """A prompt program. Call it, or `run` it, with its arguments (all but `s`); the state comes back.
 
-    `defaults` are its sampling defaults, `backend` is where it runs when a call does not say.
+    `defaults` are its sampling defaults, `backend` is where it runs when a call does not say: a backend, or a function
+    that each such call asks for one.
     """
 
     def __init__(
@@ -42,17 +43,24 @@ class Program:
         *,
         bind_arguments: Mapping[str, Any] | None = None,
         defaults: Defaults | None = None,
-        backend: Backend | None = None,
+        backend: Backend | Callable[[], Backend] | None = None,
         owner: object | None = None,
     ) -> None:
         self.func = func
         self.num_api_spec_tokens = num_api_spec_tokens
         self.bind_arguments = dict(bind_arguments or {})
         self.defaults = defaults or Defaults()
-        self.backend = backend
+        self._backend = backend
         self._owner = owner  # the object whose method this is
         self.parameters = Parameters(func, self.name, owner, self.bind_arguments)
         functools.update_wrapper(self, func)
+
+    @property
+    def backend(self) -> Backend | None:
+        """Where it runs now when a call does not say; None for the default backend."""
+        given: Any = self._backend
+        found: Backend | None = given if given is None or hasattr(given, "new_context") else given()
+        return found
 
     @property
     def arg_names(self) -> list[str]:
@@ -265,7 +273,7 @@ class Program:
             self.num_api_spec_tokens,
             bind_arguments=changes.get("bind_arguments", self.bind_arguments),
             defaults=self.defaults,
-            backend=self.backend,
+            backend=self._backend,
             owner=changes.get("owner", self._owner),
         )
 

@@ -106,7 +106,10 @@ class LmprogMagics(Magics):  # type: ignore[misc]  # IPython's class is untyped
             if getattr(chosen, option):
                 word = {"continue_from": "from"}.get(option, option)
                 raise UsageError(f"{MAGIC}: --{word} is for cells that run; this one defines the program {name!r}.")
-        backend = None if chosen.model is None else self.session.backend(chosen.model)
+        backend = None
+        if chosen.model is not None:
+            self.session.backend(chosen.model)  # it is there, or the user learns now that it is not
+            backend = partial(self.session.backend, chosen.model)  # by name: another may have taken its place by then
         defaults = Defaults().updated(_sampling(chosen))
         self.shell.push({name: Program(function, defaults=defaults, backend=backend)})
 

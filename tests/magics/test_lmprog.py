@@ -225,3 +225,16 @@ def test_the_help_is_the_docstring(notebook):
     info = notebook.shell.object_inspect("%%lmprog")
     assert info["found"]
     assert "BODY is Python" in info["docstring"]
+
+
+def test_a_program_runs_on_the_model_that_has_its_name_when_it_is_called(notebook, backend):
+    notebook.ns["m"] = ScriptedBackend("first")
+    notebook.run("%%lmprog ask(q) -m m\ns += q + gen('x')")
+    notebook.run("bound = ask.bind(q='?')")
+    assert notebook.run("ask('?')['x']") == "first"
+    notebook.ns["m"].shutdown()
+    notebook.ns["m"] = ScriptedBackend("second")  # as after unloading and loading it again
+    assert notebook.run("ask('?')['x']") == "second"
+    assert notebook.run("bound.run_batch([()])[0]['x']") == "second"
+    del notebook.ns["m"]
+    assert "no model named 'm' is loaded" in notebook.fail("ask('?')")
