@@ -238,3 +238,14 @@ def test_a_program_runs_on_the_model_that_has_its_name_when_it_is_called(noteboo
     assert notebook.run("bound.run_batch([()])[0]['x']") == "second"
     del notebook.ns["m"]
     assert "no model named 'm' is loaded" in notebook.fail("ask('?')")
+
+
+@pytest.mark.parametrize("view", ["widget", "html", "text", "off"])
+def test_half_characters_are_shown_as_replaced_in_every_view(notebook, backend, view, caplog):
+    notebook.run(f"%%lmprog --view {view}\ns += '\\ud800 lone' + gen('x')\ns['v'] = '\\udfff'\nprint(s.text())")
+    assert notebook.run("s.text()") == "\ufffd loneok"
+    shown = notebook.out + notebook.err + "".join(str(output.data) for output in notebook.outputs)
+    shown.encode()
+    for event in notebook.ns["s"].run.events:
+        str(event).encode()
+    assert caplog.records == []
