@@ -13,7 +13,8 @@ from typing import Any
 
 from tokenizers import Tokenizer as RustTokenizer
 
-from lmnb.errors import ModelNotFoundError, UnsupportedModelError
+from lmnb.errors import LmnbError, ModelNotFoundError, UnsupportedModelError
+from lmnb.runtime.model_files import how_to_mend, read_object
 
 _TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _OLDER_FILES = ("tokenizer.model", "vocab.json", "tekken.json")
@@ -63,7 +64,7 @@ class HFTokenizer:
 def load_tokenizer(folder: Path, eos_ids: Iterable[int], name: str) -> HFTokenizer:
     """The tokenizer of a transformers folder. Raises ModelNotFoundError, UnsupportedModelError."""
     definition_file, settings_file = folder / "tokenizer.json", folder / "tokenizer_config.json"
-    settings: dict[str, Any] = json.loads(settings_file.read_text("utf-8")) if settings_file.is_file() else {}
+    settings = read_object(settings_file) or {}
     template_file = folder / "chat_template.jinja"
     if template_file.is_file():
         settings["chat_template"] = template_file.read_text("utf-8")
@@ -71,7 +72,16 @@ def load_tokenizer(folder: Path, eos_ids: Iterable[int], name: str) -> HFTokeniz
         definition = definition_file.read_text("utf-8")
     else:
         definition = _definition_through_transformers(folder)
-    return HFTokenizer(definition, settings, eos_ids, name)
+    try:
+        return HFTokenizer(definition, settings, eos_ids, name)
+    except LmnbError:
+        raise
+    except Exception as error:  # what a broken definition makes of the library, or of ours
+        reason = " ".join(str(error).split())[:200]
+        raise ModelNotFoundError(
+            f"{definition_file} is no tokenizer that can be read ({type(error).__name__}: {reason}); "
+            f"{how_to_mend(definition_file)}"
+        ) from None
 
 
 def _definition_through_transformers(folder: Path) -> str:

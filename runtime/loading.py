@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -11,13 +10,14 @@ from typing import Any
 
 import torch
 
-from lmnb.errors import ArgumentError, ModelNotFoundError
+from lmnb.errors import ArgumentError, ModelNotFoundError, UnsupportedModelError
 from lmnb.runtime.batch import Model
-from lmnb.runtime.decoder_config import parse_config
+from lmnb.runtime.decoder_config import DecoderConfig, parse_config
 from lmnb.runtime.embedded import EMBEDDED_NAME, MODEL_NAME, embedded_gguf
 from lmnb.runtime.hf_tokenizer import load_tokenizer
 from lmnb.runtime.llama import LlamaModel
 from lmnb.runtime.model_cache import converted_folder
+from lmnb.runtime.model_files import read_object
 from lmnb.runtime.tokenizer import Tokenizer
 from lmnb.runtime.weights import Checkpoint
 
@@ -46,12 +46,12 @@ def load_model(source: str | Path | None = None, *, dtype: str = "auto", device:
     torch_device = resolve_device(device)
     torch_dtype = resolve_dtype(dtype, torch_device)
     folder, name = resolve_source(source)
-    config = _read_json(folder / "config.json")
+    config = read_object(folder / "config.json")
     if config is None:
         raise ModelNotFoundError(f"{folder} holds no config.json: it is not a transformers model folder")
-    decoder = parse_config(config, name)
-    generation = _read_json(folder / "generation_config.json") or {}
-    tokenizer = load_tokenizer(folder, _eos_ids(config) | _eos_ids(generation), name)
+    decoder = _decoder_config(config, name)
+    generation = read_object(folder / "generation_config.json") or {}
+    tokenizer = load_tokenizer(folder, _eos_ids(config, name) | _eos_ids(generation, name), name)
     with Checkpoint(folder) as checkpoint:
         model = LlamaModel(name, decoder, checkpoint, torch_dtype, torch_device)
     return LoadedModel(model, tokenizer)
@@ -125,35 +125,40 @@ def _from_hub(repo: str) -> Path:
 
     try:
         return Path(snapshot_download(repo, allow_patterns=_HUB_FILES, etag_timeout=_HUB_TIMEOUT_SECONDS))
-    except GatedRepoError as error:
+    # One line each: the hub client's own chains of errors say less, in more.
+    except GatedRepoError:
         raise ModelNotFoundError(
             f"{repo!r} needs its licence accepted on the hub; do that, then log in with `hf auth login`"
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise ModelNotFoundError(f"the hub has no model {repo!r} (or it is private); check the spelling") from error
-    except LocalEntryNotFoundError as error:
+        ) from None
+    except RepositoryNotFoundError:
+        raise ModelNotFoundError(f"the hub has no model {repo!r} (or it is private); check the spelling") from None
+    except LocalEntryNotFoundError:
         raise ModelNotFoundError(
             f"{repo!r} is not on this machine, and the hub cannot be reached; connect to the network, give a local "
             f"folder or .gguf file, or use {EMBEDDED_NAME!r}"
-        ) from error
+        ) from None
     except Exception as error:  # the hub client's and its HTTP library's many kinds
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ModelNotFoundError(
-            f"fetching {repo!r} from the hub failed; try again, or give a local folder or .gguf file"
-        ) from error
+            f"fetching {repo!r} from the hub failed ({reason}); try again, or give a local folder or .gguf file"
+        ) from None
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
+def _decoder_config(config: dict[str, Any], name: str) -> DecoderConfig:
+    """`parse_config`, for a config.json whose values may be of any type."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ModelNotFoundError(f"{path} is not valid JSON ({error}); fetch or convert the model again") from error
-    return content
+        return parse_config(config, name)
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+        raise UnsupportedModelError(
+            f"{name}: config.json has a value that lmnb does not understand ({type(error).__name__}: {error})"
+        ) from None
 
 
-def _eos_ids(config: dict[str, Any]) -> frozenset[int]:
+def _eos_ids(config: dict[str, Any], name: str) -> frozenset[int]:
     found = config.get("eos_token_id")
     if found is None:
         return frozenset()
-    return frozenset(found if isinstance(found, list) else [found])
+    ids = found if isinstance(found, list) else [found]
+    if not all(type(token_id) is int for token_id in ids):
+        raise UnsupportedModelError(f"{name} says eos_token_id = {found!r}, which must be token ids")
+    return frozenset(ids)

@@ -78,7 +78,11 @@ def is_whole(folder: Path) -> bool:
     """Whether `folder` holds exactly what its manifest says."""
     try:
         files = json.loads((folder / _MANIFEST).read_text("utf-8"))["files"]
-        return all(_describe(folder / name) == expected for name, expected in files.items())
+        present = {path.name for path in folder.iterdir() if not path.name.startswith(".")} - {_MANIFEST}
+        # A manifest of nothing, or of less than there is, says nothing about the rest.
+        return (
+            bool(files) and present <= set(files) and all(_describe(folder / n) == found for n, found in files.items())
+        )
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from lmnb.errors import ModelNotFoundError, UnsupportedModelError
+from lmnb.runtime.model_files import how_to_mend, read_object
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -71,13 +71,16 @@ def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
     except (OSError, SafetensorError) as error:
-        raise ModelNotFoundError(f"{path} cannot be read ({error}); fetch or convert the model again") from error
+        raise ModelNotFoundError(f"{path} cannot be read ({error}); {how_to_mend(path)}") from None
 
 
 def _file_names(folder: Path) -> list[str]:
     index = folder / INDEX_FILE
     if index.is_file():
-        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+        where = (read_object(index) or {}).get("weight_map")
+        if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
+            raise ModelNotFoundError(f"{index} has no weight_map of file names; {how_to_mend(index)}")
+        names = sorted(set(where.values()))
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             raise ModelNotFoundError(f"{folder} lacks {missing[0]}, which {INDEX_FILE} lists; fetch the model again")

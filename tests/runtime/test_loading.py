@@ -105,7 +105,7 @@ def test_something_that_is_no_name() -> None:
 
 
 def test_hub_id_without_network_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import huggingface_hub
+    import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -118,7 +118,7 @@ def test_hub_id_without_network_fails_at_once(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_hub_id_that_was_fetched_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
-    import huggingface_hub
+    import huggingface_hub.constants
 
     repo = tmp_path / "models--some-org--some-model"
     (repo / "refs").mkdir(parents=True)

@@ -187,6 +187,8 @@ def test_converted_once_and_again_when_broken(tmp_path: Path) -> None:
         lambda: (folder / "config.json").write_text("{}", "utf-8"),
         lambda: manifest.unlink(),
         lambda: manifest.write_text('{"files": 3}', "utf-8"),
+        lambda: manifest.write_text('{"files": {}}', "utf-8"),
+        lambda: manifest.write_text("[]", "utf-8"),
     ]
     for harm in harms:
         harm()
