@@ -48,8 +48,13 @@ class HFTokenizer:
         self.eos_ids = frozenset(eos_ids) | own_eos
 
     def encode(self, text: str, *, trusted: bool = False) -> list[int]:
-        """Token ids of `text`, nothing added. Added tokens are recognised only if `trusted`."""
-        ids: list[int] = (self._trusted if trusted else self._plain).encode(text, add_special_tokens=False).ids
+        """Token ids of `text`, nothing added. Added tokens are recognised only if `trusted`. Characters that UTF-8
+        cannot hold (lone surrogates) become `?`."""
+        tokenizer = self._trusted if trusted else self._plain
+        try:
+            ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        except TypeError:  # what the library says of them
+            ids = tokenizer.encode(text.encode("utf-8", "replace").decode("utf-8"), add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: list[int] | tuple[int, ...]) -> str:

@@ -136,6 +136,8 @@ class Handler(BaseHTTPRequestHandler):
             return json.loads(self._body)
         except ValueError as error:
             raise HttpError(400, f"the body is not JSON: {error}") from error
+        except RecursionError:
+            raise HttpError(400, "the body is nested too deeply") from None
 
     def _is_gone(self) -> bool:
         """Whether the client has closed its end. What it may have sent ahead is left alone."""

@@ -158,12 +158,22 @@ def test_forced_text_is_counted_once(server: Server) -> None:
         ({"input_ids": [9999]}, "9999"),
         ([1], "JSON object"),
         ("{", "not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ({"text": "a", "sampling_params": {"temperature": float("nan")}}, "temperature must be a number"),
+        ({"text": "a", "sampling_params": {"seed": 10**400, "top_k": 1.5}}, "top_k"),
+        ({"text": "a", "sampling_params": {"repetition_penalty": 1e-300}}, "repetition_penalty must lie"),
+        ({"text": "a", "sampling_params": {"stop": "\ud800"}}, "half a surrogate pair"),
+        ({"text": "a", "sampling_params": {"stop_token_ids": [2**70]}}, "stop_token_ids"),
+        ({"text": "a", "sampling_params": {"regex": "a{1000000}"}}, "too large"),
+        ({"text": "a", "return_logprob": True, "logprob_start_len": 1.5}, "logprob_start_len"),
+        ({"input_ids": [2**70]}, "token ids must lie"),
     ],
 )
 def test_bad_requests_say_what_is_wrong(server: Server, body: Any, word: str) -> None:
     status, answer = call(server, "/generate", body)
     assert status == 400
     assert word in answer["error"]["message"]
+    assert len(generate(server, text="still alive", sampling_params=sampling())["output_ids"]) == 6
 
 
 def test_an_error_after_the_stream_began_is_told_in_it(server: Server) -> None:
