@@ -219,6 +219,7 @@ class Program:
         """The program's graph (see `compile`) as a `graphviz.Source`, which notebooks show."""
         return self.compile(**known).to_graphviz()
 
+    @calm_interrupts
     def cache(self, backend: Backend | None = None) -> str:
         """Have the backend compute the constant text that each run begins with, so that later runs start from it.
 
