@@ -5,6 +5,7 @@ It can be built, closed and built again in one process, and several can live sid
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import threading
@@ -27,6 +28,8 @@ from lmnb.runtime.sampler import fresh_seed
 from lmnb.runtime.tokenizer import Tokenizer
 
 T = TypeVar("T")
+_live: weakref.WeakSet[Engine] = weakref.WeakSet()
+_EXIT_SECONDS = 10.0  # a step in progress ends well within this
 
 
 class Engine:
@@ -54,6 +57,7 @@ class Engine:
         self._thread.start()
         # An engine that nobody holds any more ends its thread, which gives its memory back.
         self._finalizer = weakref.finalize(self, self._loop.inbox.put, Close())
+        _live.add(self)
 
     def submit(self, request: Request, on_event: Callable[[Event], None] | None = None) -> RequestHandle:
         """Queue `request`. Its events go to `on_event`, called in the engine's thread (it must be quick and must
@@ -165,3 +169,12 @@ class Engine:
             raise self._loop.closed_error()
         self._loop.inbox.put(message)
         self._loop.refuse_if_closed()  # it may have closed in between: nobody would read the message any more
+
+
+@atexit.register
+def _close_all() -> None:
+    """A process that ends under a thread inside torch would be aborted: let every engine finish its step first."""
+    for engine in list(_live):
+        if engine._process == os.getpid():
+            engine._finalizer()
+            engine._thread.join(_EXIT_SECONDS)

@@ -83,11 +83,7 @@ class Batch:
         finally:
             workers.stop()
             home.leave(None if isinstance(failure, GeneratorExit) else failure)
-            try:
-                if failure is None and not home.joined:
-                    home.run.finish()  # a row's account has the programs that it called and did not wait for
-            finally:
-                forget()
+            forget()
 
     def _begin(self, home: Home, fork: int, row: Row) -> Call:
         branch = new_call_branch(home, self._program.name, fork=fork, index=row.number, row=row.number)
@@ -115,6 +111,7 @@ class _Workers:
         def work() -> ProgramState:
             call.execute_quietly()
             call.state.wait_drained()
+            call.branch.run.wait_settled(call.branch)
             call.finished = True
             count()
             return call.state
@@ -122,6 +119,7 @@ class _Workers:
         async def coroutine() -> ProgramState:
             await call.execute_quietly_async()
             await call.state.settled()
+            await call.branch.run.settled(call.branch)
             call.finished = True
             count()
             return call.state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,16 +29,19 @@ class Branch:
     error: BaseException | None = None
     closed: bool = False  # its end was published
     opened: BranchOpened | None = None
+    num_active: int = 0  # streams at work here and below; the run's lock guards it
     stopped: Failure | None = None  # why the body that speaks here has ended before its time
 
     def why_stopped(self) -> Failure | None:
         """Why the body here, or the nearest one around it that has an answer, has ended before its time."""
+        return next((branch.stopped for branch in self.path() if branch.stopped is not None), None)
+
+    def path(self) -> Iterator[Branch]:
+        """This branch and those above it, up to the root."""
         branch: Branch | None = self
         while branch is not None:
-            if branch.stopped is not None:
-                return branch.stopped
+            yield branch
             branch = branch.parent
-        return None
 
     def owner(self, var: str | None, line: int | None) -> Owner:
         """Who asks for tokens, when the step at `line` does."""

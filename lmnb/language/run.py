@@ -237,15 +237,28 @@ class Run:
         with self._lock:
             if self._ending or (branch is not None and branch.closed):
                 return False
-            self._num_active += 1
+            self._count(branch, 1)
             return True
 
-    def leave(self) -> None:
+    def leave(self, branch: Branch | None = None) -> None:
         """Undo one `enter`."""
         with self._lock:
-            self._num_active -= 1
+            self._count(branch, -1)
         self._end_if_idle()
         self._signal.notify()
+
+    def _count(self, branch: Branch | None, change: int) -> None:
+        self._num_active += change
+        for above in branch.path() if branch is not None else ():
+            above.num_active += change
+
+    def wait_settled(self, branch: Branch) -> None:
+        """Wait until no stream is at work in `branch` or below it."""
+        self._signal.wait(lambda: branch.num_active == 0)
+
+    async def settled(self, branch: Branch) -> None:
+        """`wait_settled` for a coroutine."""
+        await self._signal.wait_async(lambda: branch.num_active == 0)
 
     def next_fork(self) -> int:
         """The number of a new fork."""

@@ -271,7 +271,7 @@ class Stream:
         if over:
             branch.run.close_branch(branch)
         if entered:
-            branch.run.leave()
+            branch.run.leave(branch)
         return None
 
 
@@ -286,10 +286,12 @@ def _new_place(backend: Backend, old: Branch) -> Branch:
         branch = run.new_branch(
             place, index=0, fork=run.next_fork(), cancel=linked_token(place.cancel), program=old.program
         )
+        run.enter(branch)
+        run.leave()  # what kept the run from ending meanwhile
         background.post(lambda: run.open_branch(branch))
         return branch
     own = Run(old.program, backend, announce=False)  # views hear of it when it generates something
-    own.enter()
+    own.enter(own.root)
     own.close()  # it is over as soon as the stream is idle
     return own.root
 
