@@ -34,11 +34,11 @@ def test_an_interrupt_ends_the_run_and_keeps_its_text(notebook, cell):
     with pytest.raises(KeyboardInterrupt):  # so that Run All stops
         notebook.run(cell)
     timer.join()
-    assert 0.3 <= time.monotonic() - start < 1.3
+    assert 0.3 <= time.monotonic() - start < 3  # of the 5 s that it would take
     state = notebook.ns["s"]
     assert state.run.status == "cancelled"
     words = state.text().removeprefix("Count: ").split()
-    assert 1 <= len(words) < 120
+    assert 1 <= len(words) < 300
     assert words == [f"tok{i}" for i in range(len(words))]
     assert state.get_meta_info("x")["finish_reason"]["type"] == "cancelled"
     assert notebook.run("%%lmprog\ns += gen('y', max_tokens=1)\ns['y']") == "tok0"
