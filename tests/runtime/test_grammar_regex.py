@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lmnb.errors import GrammarError
+from lmnb.errors import ArgumentError, GrammarError
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.grammar_regex import to_rust_regex
 from lmnb.runtime.request import Constraint
@@ -157,10 +157,15 @@ def test_invalid_patterns_are_one_line(pattern: str) -> None:
     assert repr(pattern) in str(error.value)
 
 
-@pytest.mark.parametrize("pattern", [r"[^\s\S]", "a[^\\s\\S]|[^\\d\\D]", "\ud800"])
+@pytest.mark.parametrize("pattern", [r"[^\s\S]", "a[^\\s\\S]|[^\\d\\D]"])
 def test_a_pattern_that_matches_nothing_is_refused(pattern: str) -> None:
     with pytest.raises(GrammarError, match="matches nothing"):
         GRAMMARS.compile(Constraint("regex", pattern))
+
+
+def test_half_a_character_is_refused_where_the_constraint_is_made() -> None:
+    with pytest.raises(ArgumentError, match="half a surrogate pair"):
+        Constraint("regex", "\ud800")
 
 
 def test_deep_nesting_is_an_error_and_not_a_crash() -> None:
