@@ -31,7 +31,8 @@ def shown_words(page, index: int) -> list[str]:
 
 
 def wait_for_text(page, index: int, text: str, timeout: float = 10.0) -> None:
-    page.cell(index).get_by_text(text).first.wait_for(timeout=timeout * 1000)
+    """Until generated text holds `text`. (The whole view's text would do, were "tok1" and "0 variables" not "tok10".)"""
+    page.cell(index).locator(".lmnb-gen", has_text=text).first.wait_for(timeout=timeout * 1000)
 
 
 @APPS
