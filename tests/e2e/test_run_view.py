@@ -31,7 +31,7 @@ def shown_words(page, index: int) -> list[str]:
 
 
 def wait_for_text(page, index: int, text: str, timeout: float = 10.0) -> None:
-    """Until generated text holds `text`. (The whole view's text would do, were "tok1" and "0 variables" not "tok10".)"""
+    """Until generated text holds `text` (in the whole view's text, "tok1" and "0 variables" would be "tok10")."""
     page.cell(index).locator(".lmnb-gen", has_text=text).first.wait_for(timeout=timeout * 1000)
 
 
