@@ -9,12 +9,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
-import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lmnb.language import primitives
+from lmnb.language.definition import definition_of
 from lmnb.language.expressions import Expr, ExprList, RoleBegin, RoleEnd, Text
 from lmnb.language.submission import merge_text
 
@@ -41,7 +41,7 @@ def constant_prefix(func: Callable[..., Any], known: Mapping[str, Any], owner: o
 
     `owner`: the object whose method it is. A role that is open at the end stays open.
     """
-    definition = _definition(func)
+    definition = definition_of(func)
     if definition is None:
         return []
     reader = _Reader(func, known, owner)
@@ -70,15 +70,6 @@ def parameters_alike(func: Callable[..., Any], calls: Sequence[Arguments]) -> di
 
 def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
-
-
-def _definition(func: Callable[..., Any]) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(func)))
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return None
-    first = tree.body[0] if tree.body else None
-    return first if isinstance(first, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
 
 
 class _Reader:

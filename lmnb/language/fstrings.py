@@ -7,14 +7,13 @@ is no source the function is left as it is.
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
 import types
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from lmnb.errors import ProgramError
+from lmnb.language.definition import Definition, definition_of
 from lmnb.language.expressions import Expr, ExprList, Text
 from lmnb.language.placeholders import Argument, Placeholder, VariableRef
 from lmnb.language.source import caller_line
@@ -26,13 +25,8 @@ def with_placeholders(func: Callable[..., Any]) -> Callable[..., Any]:
     """`func` with f-strings that may hold placeholders; line numbers, globals and closure are the same."""
     if not isinstance(func, types.FunctionType):
         return func
-    try:
-        lines, first = inspect.getsourcelines(func)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, SyntaxError):
-        return func
-    definition = tree.body[0] if tree.body else None
-    if not isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    definition = definition_of(func)
+    if definition is None:
         return func
     definition.decorator_list = []
     definition.returns = None
@@ -40,7 +34,7 @@ def with_placeholders(func: Callable[..., Any]) -> Callable[..., Any]:
     changed.visit(definition)
     if not changed.found:
         return func
-    code = _compiled(definition, func, first)
+    code = _compiled(definition, func)
     cells = dict(zip(func.__code__.co_freevars, func.__closure__ or (), strict=True))
     cells[_JOIN] = types.CellType(_joined)
     twin = types.FunctionType(
@@ -67,16 +61,14 @@ class _Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Call(ast.Name(_JOIN, ast.Load()), parts, []), node)
 
 
-def _compiled(definition: ast.stmt, func: types.FunctionType, first_line: int) -> types.CodeType:
+def _compiled(definition: Definition, func: types.FunctionType) -> types.CodeType:
     """The function's new code. A function around it makes its outer names free variables, as they were."""
     names = [*func.__code__.co_freevars, _JOIN]
-    assert isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef))
     arguments = ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
     factory = ast.FunctionDef("factory", arguments, [definition], [], None, None)
     if "type_params" in ast.FunctionDef._fields:
         factory.type_params = []  # type: ignore[attr-defined]
     module = ast.fix_missing_locations(ast.Module([factory], []))
-    ast.increment_lineno(module, first_line - 1)
     outer = next(c for c in compile(module, func.__code__.co_filename, "exec").co_consts if _is_code(c, "factory"))
     code: types.CodeType = next(c for c in outer.co_consts if _is_code(c, func.__name__))
     return code

@@ -15,6 +15,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from lmnb.errors import ProgramError
+from lmnb.language.definition import keep_definition
 
 STATE = "s"
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -109,8 +110,10 @@ def compile_program(
     cell: CellText, tree: ast.Module, name: str, params: str, namespace: dict[str, Any]
 ) -> Callable[..., Any]:
     """A function `name(s, PARAMS)` with the body, whose globals are `namespace`."""
-    function = _define(cell, _signature(cell, name, params), list(tree.body), namespace)
+    definition = _signature(cell, name, params)
+    function = _define(cell, definition, list(tree.body), namespace)
     function.__module__ = str(namespace.get("__name__", "__main__"))
+    keep_definition(function, definition)
     return function
 
 

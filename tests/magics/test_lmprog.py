@@ -62,6 +62,22 @@ def test_a_named_cell_defines_a_program(notebook, backend):
     assert backend.calls[-1].params.temperature == 0
 
 
+def test_what_rows_of_a_named_cell_begin_with_is_computed_once(notebook, backend):
+    shots = "The capital of Japan is Tokyo, and the capital of Italy is Rome. "
+    notebook.run(f"shots = {shots!r}")
+    notebook.run("%%lmprog ask(place)\ns += shots\ns += f'{place}: ' + gen('city')")
+    notebook.run("ask.map([{'place': 'Peru'}, {'place': 'Chad'}], progress_bar=False)")
+    assert [call.prompt for call in backend.calls if call.kind == "commit"] == [shots]
+
+
+def test_a_named_cell_compiles_with_its_f_strings(notebook, backend):
+    notebook.run("%%lmprog ask(place)\n\ns += f'{place:}: ' + gen('city')\nif s['city'] == 'x':\n    s += 'y'")
+    assert "line 4: the program compares" in notebook.fail("ask.compile()")
+    notebook.run("%%lmprog ask(place)\ns += f'{place}: ' + gen('city')")
+    assert notebook.run("ask.compile().run(place='Peru')['city']") == "Kyoto"
+    assert backend.prompts() == ["Peru: "]
+
+
 def test_a_program_called_in_a_cell_is_a_branch_of_its_run(notebook, backend):
     notebook.run("%%lmprog ask(q)\ns += q + gen('city')")
     notebook.run("%%lmprog\nanswer = ask('q1')['city']")

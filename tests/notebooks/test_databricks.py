@@ -24,7 +24,7 @@ def test_the_program_ran_over_the_table(ran: Any) -> None:
     rows = ran.found["table"]
     assert [row["opinion"] for row in rows] == ["good", "bad", "good", "bad"]
     assert [row["error"] for row in rows] == [None] * 4
-    assert all(row["cached_tokens"] > 70 for row in rows[1:])
+    assert all(row["cached_tokens"] > 70 for row in rows), rows  # the examples were computed before any row
 
 
 def test_the_run_was_kept(ran: Any) -> None:
