@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from lmnb.language.well_formed import well_formed_json
 
 Status = Literal["running", "done", "failed", "cancelled"]
+LONGEST_PREVIEW = 24_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,27 @@ class TextAppended:
     type: ClassVar[str] = "text"
     branch: int
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageAdded:
+    """The program added an image, or a video of several `frames`."""
+
+    type: ClassVar[str] = "image"
+    branch: int
+    text: str  # what stands for it in the branch's text, e.g. "<image>"
+    mime: str  # "image/png"
+    width: int  # pixels
+    height: int
+    num_bytes: int  # as it is sent, all frames together
+    digest: str  # tells one image from another: the beginning of the SHA-256 of these bytes
+    preview: str  # a small picture as a data URI of at most `LONGEST_PREVIEW` characters; "" if there is none
+    frames: int = 1
+
+    @property
+    def label(self) -> str:
+        """For people, where no picture can be: `[image 640×480 png]`."""
+        return image_label(self.mime, self.width, self.height, self.frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +197,7 @@ RunEvent = (
     | RoleOpened
     | RoleClosed
     | TextAppended
+    | ImageAdded
     | GenStarted
     | TokensGenerated
     | GenFinished
@@ -193,6 +216,7 @@ EVENT_TYPES: dict[str, type[RunEvent]] = {
         RoleOpened,
         RoleClosed,
         TextAppended,
+        ImageAdded,
         GenStarted,
         TokensGenerated,
         GenFinished,
@@ -208,6 +232,12 @@ EVENT_TYPES: dict[str, type[RunEvent]] = {
 def to_json(event: RunEvent) -> dict[str, Any]:
     """The event as a JSON object: its fields and `type`."""
     return {"type": event.type, **asdict(event)}
+
+
+def image_label(mime: str, width: int, height: int, frames: int) -> str:
+    """`[image 640×480 png]`, `[video 640×480 png, 8 frames]`."""
+    kind = mime.removeprefix("image/")
+    return f"[image {width}×{height} {kind}]" if frames == 1 else f"[video {width}×{height} {kind}, {frames} frames]"
 
 
 def well_formed_event(event: RunEvent) -> RunEvent:

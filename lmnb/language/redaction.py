@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from lmnb.language.events import ChoiceMade, GenFinished, GenStarted, RunEvent, TokensGenerated
+from lmnb.language.events import ChoiceMade, GenFinished, GenStarted, ImageAdded, RunEvent, TokensGenerated
 
 HIDDEN = "***"
 _SECRET_NAME = re.compile(r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PAT|CREDENTIALS?)(_|$)", re.IGNORECASE)
@@ -72,6 +72,8 @@ class Redactor:
             changed["parts"] = []  # they spell the text out, token by token
         elif isinstance(event, ChoiceMade) and "choices" in changed:
             changed["tokens"] = []
+        elif isinstance(event, ImageAdded) and "preview" in changed:
+            changed["preview"] = ""  # what is left would be no picture
         return replace(event, **changed)
 
     def _join(self, events: list[RunEvent], places: Sequence[int]) -> None:

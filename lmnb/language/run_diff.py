@@ -17,6 +17,7 @@ from lmnb.language.events import (
     ChoiceMade,
     GenFinished,
     GenStarted,
+    ImageAdded,
     RoleClosed,
     RoleOpened,
     RunEvent,
@@ -171,6 +172,8 @@ class _Reader:
             branch.open_line()
         elif isinstance(event, TextAppended):
             branch.text += event.text
+        elif isinstance(event, ImageAdded):
+            branch.text += f"{event.label[:-1]} #{event.digest}]"  # two images may look alike in numbers
         elif isinstance(event, GenStarted):
             branch.text += "«"
             branch.generating = True

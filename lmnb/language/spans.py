@@ -21,6 +21,7 @@ from lmnb.language.events import (
     ChoiceMade,
     GenFinished,
     GenStarted,
+    ImageAdded,
     RoleClosed,
     RoleOpened,
     RunEvent,
@@ -236,7 +237,7 @@ class RunSpans:
             text = event.prefix
         elif isinstance(event, RoleClosed):
             text = event.suffix
-        elif isinstance(event, (TextAppended, TokensGenerated, ChoiceMade)):
+        elif isinstance(event, (TextAppended, ImageAdded, TokensGenerated, ChoiceMade)):
             text = event.text
         branch = getattr(event, "branch", 0)
         self._said.setdefault(branch, []).append(text)

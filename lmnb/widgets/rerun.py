@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
+from lmnb.language.events import image_label
 from lmnb.language.token_parts import units
 from lmnb.widgets.run_model import Branch, RunModel
 
@@ -174,12 +175,16 @@ class Comparison:
 
 
 def _text_of(item: dict[str, Any]) -> str:
+    if item["type"] == "image":  # what stands for it is the same for every image
+        label = image_label(item["mime"], item["width"], item["height"], item["frames"])
+        return f"{label[:-1]} #{item['digest']}]"
     field_of = {"role": "prefix", "role_end": "suffix", "text": "text", "gen": "text"}.get(item["type"])
     return str(item[field_of]) if field_of else ""
 
 
 _WHAT = {
     "text": "The program's text",
+    "image": "The image",
     "gen": "The generated text",
     "role": "The role",
     "role_end": "The end of the turn",

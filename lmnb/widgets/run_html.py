@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from lmnb.language.events import image_label
 from lmnb.widgets import choice_html, run_text
 from lmnb.widgets.escape import cut, isolated, markup
 from lmnb.widgets.run_model import Branch, RunModel
@@ -141,6 +142,9 @@ class _Writer:
                 role = ""
             elif kind == "text":
                 inline.append(self._marked(item["text"], mark))
+            elif kind == "image":
+                inline.append(isolated(image_label(item["mime"], item["width"], item["height"], item["frames"])))
+                inline += [_mark(mark)] if mark else []
             elif kind == "gen":
                 inline.append(self._gen(item, mark))
             else:

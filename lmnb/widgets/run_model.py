@@ -16,7 +16,7 @@ Wire = Mapping[str, Any]
 class Branch(TypedDict):
     """One lane. `items` are in the order they appeared; each is a dict with a `type`:
 
-    role, role_end, text, gen, fork (ids of the branches opened there) and join.
+    role, role_end, text, image, gen, fork (ids of the branches opened there) and join.
     """
 
     id: int
@@ -136,6 +136,10 @@ class RunModel:
         else:
             items.append({"type": "text", "text": event["text"]})
 
+    def _image(self, event: Wire) -> None:
+        fields = ("type", "text", "mime", "width", "height", "num_bytes", "digest", "preview")
+        self._items(event).append({**{key: event[key] for key in fields}, "frames": event.get("frames", 1)})
+
     def _gen(self, event: Wire) -> None:
         self._items(event).append(
             {
@@ -241,6 +245,7 @@ _REDUCERS = {
     "role": RunModel._role,
     "role_end": RunModel._role_end,
     "text": RunModel._text,
+    "image": RunModel._image,
     "gen": RunModel._gen,
     "tokens": RunModel._tokens,
     "choice": RunModel._choice,

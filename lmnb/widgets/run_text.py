@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lmnb.language.events import image_label
 from lmnb.widgets import choice_html
 from lmnb.widgets.escape import cut, plain
 from lmnb.widgets.run_model import Branch, RunModel
@@ -164,6 +165,10 @@ class _Writer:
 
     def _text(self, item: dict[str, Any]) -> bool:
         self._write(item["text"])
+        return True
+
+    def _image(self, item: dict[str, Any]) -> bool:
+        self._write(image_label(item["mime"], item["width"], item["height"], item["frames"]))
         return True
 
     def _gen(self, item: dict[str, Any]) -> bool:

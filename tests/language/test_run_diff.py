@@ -10,6 +10,7 @@ from view_samples import judge
 import lmnb
 from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import ArgumentError
+from lmnb.language import events as ev
 from lmnb.language.pictures import painter, set_painter
 from lmnb.language.run_diff import Line, RunDiff
 from lmnb.language.saved_run import SavedRun
@@ -113,3 +114,13 @@ def test_another_painter_can_take_over():
     finally:
         set_painter(None)
     assert painter().__name__ == "lmnb.widgets.pictures"
+
+
+def test_two_images_are_told_apart_by_more_than_their_size():
+    def look(digest: str) -> SavedRun:
+        image = ev.ImageAdded(0, "<image>", "image/png", 4, 4, 90, digest, "")
+        return SavedRun([ev.RunStarted("r", "look", "m", 0.0), image, ev.RunFinished("done", 1.0)])
+
+    assert look("aa11").diff(look("aa11")).same
+    (branch,) = look("aa11").diff(look("bb22")).branches
+    assert [line.text for line in branch.lines] == ["[image 4×4 png #aa11]", "[image 4×4 png #bb22]"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from view_samples import judge, stopped
+from view_samples import images, judge, stopped
 
 import lmnb
 from lmnb.backends.testing import ScriptedBackend
@@ -34,7 +34,7 @@ def finished_run(replies: object = "ok", body: object = None) -> lmnb.ProgramSta
     return state
 
 
-@pytest.mark.parametrize("events", [judge(), stopped()], ids=["judge", "stopped"])
+@pytest.mark.parametrize("events", [judge(), stopped(), images()], ids=["judge", "stopped", "images"])
 def test_a_saved_run_is_read_back_as_it_was_and_fits_the_schema(events):
     text = SavedRun(events).to_json()
     jsonschema.Draft202012Validator(lmnb.run_schema()).validate(json.loads(text))
@@ -56,8 +56,8 @@ def test_every_event_class_has_a_schema_that_its_own_wire_form_fits():
         entry["properties"]["type"]["const"] for entry in lmnb.run_schema()["properties"]["events"]["items"]["anyOf"]
     }
     assert kinds == set(ev.EVENT_TYPES)
-    seen = {type(event) for event in judge() + stopped()}
-    assert len(seen) >= 12  # the samples above exercise nearly all of them
+    seen = {type(event) for event in judge() + stopped() + images()}
+    assert seen == set(ev.EVENT_TYPES.values())  # the samples above exercise all of them
 
 
 def test_the_documentation_lists_every_event():
@@ -182,3 +182,9 @@ def test_broken_characters_do_not_stop_a_run_from_being_saved(tmp_path):
     broken = SavedRun([SAMPLES[ev.RunStarted], ev.TextAppended(0, "a\ud83d b \U0001f600"), SAMPLES[ev.RunFinished]])
     again = lmnb.replay(broken.save(tmp_path / "run.json"))
     assert again.events[1] == ev.TextAppended(0, "a\ufffd b \U0001f600")
+
+
+def test_a_preview_that_happens_to_spell_a_key_is_left_out_whole(monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "iVBORw0KGgoAAAAN")  # what every PNG begins with
+    (first, *_) = [event for event in SavedRun.of(images()).events if isinstance(event, ev.ImageAdded)]
+    assert (first.preview, first.digest) == ("", "0a1b2c3d4e5f")

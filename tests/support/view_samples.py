@@ -112,6 +112,26 @@ def stopped() -> list[ev.RunEvent]:
     ]
 
 
+PIXEL = (  # one red pixel
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+)
+
+
+def images() -> list[ev.RunEvent]:
+    """A turn with an image and a video in it; the video has no preview."""
+    dot = ev.ImageAdded(0, "<image>", "image/png", 1, 1, 69, "0a1b2c3d4e5f", PIXEL)
+    film = ev.ImageAdded(0, "<image>", "image/png", 640, 480, 8_000_000, "5f4e3d2c1b0a", "", frames=8)
+    return [
+        ev.RunStarted("r3", "look", "fake-vl", 3000.0),
+        *chat(
+            0, "user", ev.TextAppended(0, "What is "), dot, ev.TextAppended(0, " and "), film, ev.TextAppended(0, "?")
+        ),
+        *chat(0, "assistant", *gen(0, "answer", "A dot.")),
+        ev.BranchFinished(0, "done"),
+        ev.RunFinished("done", 1.0),
+    ]
+
+
 class FakeRun:
     """A run whose events are given by the test; delivers on the calling thread, as often as asked."""
 
@@ -320,6 +340,7 @@ def fixtures() -> dict[str, Any]:
     return {
         "run_judge.json": run_fixture(judge()),
         "run_stopped.json": run_fixture(stopped()),
+        "run_images.json": run_fixture(images()),
         "tree.json": tree_fixture(),
     }
 

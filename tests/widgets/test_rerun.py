@@ -163,3 +163,22 @@ def test_history_forgets_the_oldest_and_what_is_too_much(monkeypatch: pytest.Mon
 def test_common_length(a: str, b: str) -> None:
     expected = sum(1 for i in range(min(len(a), len(b))) if a[: i + 1] == b[: i + 1])
     assert _common_length(a, b) == expected
+
+
+def test_another_image_is_a_change_and_the_same_one_is_none() -> None:
+    def look(digest: str) -> list[ev.RunEvent]:
+        image = ev.ImageAdded(0, "<image>", "image/png", 4, 4, 90, digest, "")
+        return [
+            ev.RunStarted("r", "look", "m", 0.0),
+            *chat(0, "user", image, ev.TextAppended(0, "What is it?")),
+            *chat(0, "assistant", *gen(0, "x", "A dot")),
+            ev.RunFinished("done", 1.0),
+        ]
+
+    history = History()
+    run(history, look("aa11"))
+    assert marks(run(history, look("aa11"))) == {}
+    (((_, why),),) = marks(run(history, look("bb22"))).values()
+    assert "The image changed here" in why
+    assert "#aa11" in why
+    assert "#bb22" in why

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from typing import Any
 
 import pytest
 from view_front_end import FrontEnd
-from view_samples import FakeRun, gen, judge, stopped
+from view_samples import FakeRun, gen, images, judge, stopped
 
 from lmnb.language import events as ev
 from lmnb.widgets import RunView, run_html, run_text
@@ -290,3 +291,12 @@ def test_a_choice_is_explained_in_html_and_text() -> None:
     assert "1 of 3, by mean (decides), greedy:" in text
     assert "✓ fair  -0.250*  -0.500*" in text
     assert "\x1b" not in text
+
+
+def test_images_are_named_in_their_places_where_no_picture_is_drawn() -> None:
+    model = RunModel()
+    model.apply_all(map(ev.to_json, images()))
+    said = "What is [image 1×1 png] and [video 640×480 png, 8 frames]?"
+    assert f"user: {said}\n" in run_text.render(model)
+    shown = re.sub(r"<[^>]*>", "", run_html.render(model))
+    assert said in shown.replace("\u2068", "").replace("\u2069", "")

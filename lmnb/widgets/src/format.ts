@@ -1,6 +1,6 @@
 // Numbers with units, and words for states: one wording for all views.
 
-import type { Status } from "./protocol";
+import type { Image, Status } from "./protocol";
 
 export const SIGNS: Record<Status, string> = { running: "◌", done: "✓", failed: "✕", cancelled: "■" };
 export const WORDS: Record<Status, string> = {
@@ -19,6 +19,12 @@ export function count(value: number): string {
 /** `1 branch`, `2 branches`. */
 export function plural(value: number, one: string, many = `${one}s`): string {
   return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+/** `[image 640×480 png]`, `[video 640×480 png, 8 frames]`. */
+export function imageLabel({ mime, width, height, frames = 1 }: Image): string {
+  const kind = mime.replace("image/", "");
+  return frames === 1 ? `[image ${width}×${height} ${kind}]` : `[video ${width}×${height} ${kind}, ${frames} frames]`;
 }
 
 /** `83 ms`, `1.42 s`, `3 min 05 s`. */

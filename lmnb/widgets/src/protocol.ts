@@ -30,6 +30,18 @@ export interface Verdict {
   picked: number;
 }
 
+/** An image, or a video of several `frames`. `preview` is a data URI of a small picture, or "". */
+export interface Image {
+  text: string; // what stands for it in the prompt
+  mime: string;
+  width: number;
+  height: number;
+  num_bytes: number;
+  digest: string; // tells one image from another
+  preview: string;
+  frames?: number;
+}
+
 export type RunEvent =
   | { type: "run"; run: string; program: string; model: string; time: number; cell: string | null }
   | {
@@ -45,6 +57,7 @@ export type RunEvent =
   | { type: "role"; branch: number; role: string; prefix: string }
   | { type: "role_end"; branch: number; suffix: string }
   | { type: "text"; branch: number; text: string; cut?: { at: number; missing: number } }
+  | ({ type: "image"; branch: number } & Image)
   | {
       type: "gen";
       branch: number;

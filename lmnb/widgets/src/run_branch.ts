@@ -2,7 +2,7 @@
 // to, so selections stay and nothing jumps.
 
 import { h } from "./dom";
-import { plural } from "./format";
+import { imageLabel, plural } from "./format";
 import { type ForkUi, ForkView } from "./run_fork";
 import { GenView, TextView } from "./run_gen";
 import type { Mark } from "./protocol";
@@ -93,6 +93,13 @@ export class BranchView {
             text.mark(at ?? 0, mark);
           },
         };
+      }
+      case "image": {
+        const block = this._openBlock();
+        show(block);
+        const el = h("span", {}, imageLabel(item));
+        block.append(el);
+        return { ...still, mark: (_, mark) => el.after(mark) };
       }
       case "gen": {
         const block = this._openBlock();

@@ -1,6 +1,6 @@
 // Folds a run's events into one picture of it. `run_model.py` is the same reducer; both read the same fixtures.
 
-import type { ChoiceToken, Mark, Part, RunEvent, Status, Verdict } from "./protocol";
+import type { ChoiceToken, Image, Mark, Part, RunEvent, Status, Verdict } from "./protocol";
 
 export interface Choice {
   text: string;
@@ -41,6 +41,7 @@ export type Item =
   | { type: "role"; role: string; prefix: string }
   | { type: "role_end"; suffix: string }
   | TextItem
+  | ({ type: "image" } & Required<Image>)
   | GenItem
   | { type: "fork"; fork: number; branches: number[] }
   | { type: "join"; branches: number[]; mode: string };
@@ -173,6 +174,11 @@ export class RunModel {
         if (event.cut && !last.cut) last.cut = { at: last.text.length + event.cut.at, missing: event.cut.missing };
         else if (event.cut && last.cut) last.cut.missing += event.cut.missing;
         last.text += event.text;
+        return;
+      }
+      case "image": {
+        const { text, mime, width, height, num_bytes, digest, preview, frames = 1 } = event;
+        items.push({ type: "image", text, mime, width, height, num_bytes, digest, preview, frames });
         return;
       }
       case "gen":

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { RunEvent } from "../../../lmnb/widgets/src/protocol";
 import judge from "../fixtures/run_judge.json";
+import images from "../fixtures/run_images.json";
 import stopped from "../fixtures/run_stopped.json";
 import { emptyRun, RunModel, type RunState, tokensPerSecond } from "../../../lmnb/widgets/src/run_model";
 
@@ -9,7 +10,7 @@ interface Fixture {
   model: RunState;
 }
 
-const FIXTURES = { judge, stopped } as unknown as Record<string, Fixture>;
+const FIXTURES = { images, judge, stopped } as unknown as Record<string, Fixture>;
 // Models share arrays with the events they fold: each test gets its own.
 const load = (name: string) => structuredClone(FIXTURES[name] as Fixture);
 

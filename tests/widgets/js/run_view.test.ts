@@ -3,6 +3,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import create from "../../../lmnb/widgets/src/index";
 import type { RunEvent } from "../../../lmnb/widgets/src/protocol";
 import { emptyRun, RunModel } from "../../../lmnb/widgets/src/run_model";
+import images from "../fixtures/run_images.json";
 import judge from "../fixtures/run_judge.json";
 import { FakeHost, frames, snapshot } from "./fake_host";
 
@@ -43,6 +44,11 @@ afterEach(() => {
 });
 
 describe("the run view", () => {
+  it("names images and videos in their places", () => {
+    const { el } = open(folded(images.events as RunEvent[]), images.events.length);
+    expect(text(el, ".lmnb-text")[0]).toContain("What is [image 1×1 png] and [video 640×480 png, 8 frames]?");
+  });
+
   it("draws streamed deltas as it draws the finished run", async () => {
     const streamed = open();
     for (const [index, event] of events.entries()) {
