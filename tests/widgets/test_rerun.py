@@ -171,7 +171,7 @@ def test_another_image_is_a_change_and_the_same_one_is_none() -> None:
         return [
             ev.RunStarted("r", "look", "m", 0.0),
             *chat(0, "user", image, ev.TextAppended(0, "What is it?")),
-            *chat(0, "assistant", *gen(0, "x", "A dot")),
+            *chat(0, "assistant", *gen(0, "x", "A dot", computed=1)),
             ev.RunFinished("done", 1.0),
         ]
 
