@@ -1,4 +1,4 @@
-"""The anywidget behind both views: one front-end module, one lazy snapshot, numbered messages. Imported lazily.
+"""The anywidgets behind the views: a front-end module each, one lazy snapshot, numbered messages. Imported lazily.
 
 It holds no state of its own: `make_snapshot` is asked whenever a front end wants the whole picture, which costs
 nothing while nobody does.
@@ -22,8 +22,6 @@ def _serialise(_value: object, widget: Any) -> str:
 class ViewWidget(anywidget.AnyWidget):  # type: ignore[misc]
     """`make_snapshot() -> JSON text`; `on_message(message)` gets what the front end sends, on any thread."""
 
-    _esm = STATIC / "lmnb.js"
-    _css = STATIC / "lmnb.css"
     snapshot = traitlets.Unicode("").tag(sync=True, to_json=_serialise)
 
     def __init__(self, make_snapshot: Callable[[], str], on_message: Callable[[dict[str, Any]], None]) -> None:
@@ -33,7 +31,7 @@ class ViewWidget(anywidget.AnyWidget):  # type: ignore[misc]
         self.on_msg(self._on_message)
 
     def __repr__(self) -> str:  # ipywidgets' own would serialise every trait
-        return "ViewWidget()"
+        return f"{type(self).__name__}()"
 
     def post(self, message: dict[str, Any]) -> None:
         """Send one message to every front end that shows this."""
@@ -50,3 +48,17 @@ class ViewWidget(anywidget.AnyWidget):  # type: ignore[misc]
     def _on_message(self, _widget: object, content: Any, _buffers: object) -> None:
         if isinstance(content, dict) and isinstance(content.get("type"), str):
             self._handle(content)
+
+
+class RunWidget(ViewWidget):
+    """Draws a run."""
+
+    _esm = STATIC / "run.js"
+    _css = STATIC / "run.css"
+
+
+class CacheWidget(ViewWidget):
+    """Draws a cache tree."""
+
+    _esm = STATIC / "tree.js"
+    _css = STATIC / "tree.css"

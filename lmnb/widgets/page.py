@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from lmnb.widgets.escape import markup, script_json
 from lmnb.widgets.run_html import STATIC
 
@@ -19,10 +21,10 @@ widget.render({ model, el });
 """
 
 
-def page(title: str, snapshot: str, fallback: str) -> str:
-    """The page. `snapshot` is the view's snapshot; `fallback` is HTML shown where scripts do not run."""
-    module = (STATIC / "lmnb.js").read_text(encoding="utf-8")
-    css = (STATIC / "lmnb.css").read_text(encoding="utf-8")
+def page(view: Literal["run", "tree"], title: str, snapshot: str, fallback: str) -> str:
+    """The page. `view` names the front-end module, `snapshot` is what it shows; without scripts, `fallback` stays."""
+    module = (STATIC / f"{view}.js").read_text(encoding="utf-8")
+    css = (STATIC / f"{view}.css").read_text(encoding="utf-8")
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{markup(title)}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" '

@@ -98,13 +98,13 @@ class WidgetSink:
     interval = WIDGET_INTERVAL
 
     def __init__(self, record: RunRecord, cancel: Callable[[], None], resync: Callable[[], bool]) -> None:
-        from lmnb.widgets.host import ViewWidget
+        from lmnb.widgets.host import RunWidget
 
         self._record = record
         self._cancel: Callable[[], None] | None = cancel
         self._resync = resync
         self._resync_wanted = False
-        self.widget = ViewWidget(record.snapshot, self._on_message)
+        self.widget = RunWidget(record.snapshot, self._on_message)
         self._output = Output(record.bundle)
 
     def show(self) -> None:

@@ -71,7 +71,7 @@ class RunView:
     def to_html(self) -> str:
         """A whole page with the live view as it is now; needs neither kernel nor network."""
         title = self._record.read(run_text.title)
-        return page(title, self._record.snapshot(whole=True), self._record.read(run_html.render))
+        return page("run", title, self._record.snapshot(whole=True), self._record.read(run_html.render))
 
     def to_text(self) -> str:
         """The run as plain text."""

@@ -59,9 +59,9 @@ class CacheView:
             Output().write(self.to_text() + "\n")
             return
         if self.mode == "widget" and self._widget is None:
-            from lmnb.widgets.host import ViewWidget
+            from lmnb.widgets.host import CacheWidget
 
-            self._widget = ViewWidget(self.snapshot, self._on_message)
+            self._widget = CacheWidget(self.snapshot, self._on_message)
             self._resume()
         output = Output(lambda: bundle(self._picture(), self.to_text()))
         self._outputs.append(output)
@@ -108,7 +108,7 @@ class CacheView:
 
     def to_html(self) -> str:
         """A whole page with the tree and its timeline; needs neither kernel nor network."""
-        return page("Cache tree", self.snapshot(), self._picture())
+        return page("tree", "Cache tree", self.snapshot(), self._picture())
 
     def snapshot(self) -> str:
         """JSON text of the tree and its recorded events."""

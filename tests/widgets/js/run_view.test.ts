@@ -1,6 +1,6 @@
 // @vitest-environment jsdom
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import create from "../../../lmnb/widgets/src/index";
+import create from "../../../lmnb/widgets/src/run";
 import type { RunEvent } from "../../../lmnb/widgets/src/protocol";
 import { emptyRun, RunModel } from "../../../lmnb/widgets/src/run_model";
 import images from "../fixtures/run_images.json";

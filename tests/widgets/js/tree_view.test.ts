@@ -1,6 +1,6 @@
 // @vitest-environment jsdom
 import { beforeEach, describe, expect, it, vi } from "vitest";
-import create from "../../../lmnb/widgets/src/index";
+import create from "../../../lmnb/widgets/src/tree";
 import type { CacheEvent } from "../../../lmnb/widgets/src/protocol";
 import recorded from "../fixtures/tree.json";
 import { FakeHost, frames, snapshot } from "./fake_host";
