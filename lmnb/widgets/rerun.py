@@ -184,7 +184,6 @@ def _text_of(item: dict[str, Any]) -> str:
 
 _WHAT = {
     "text": "The program's text",
-    "image": "The image",
     "gen": "The generated text",
     "role": "The role",
     "role_end": "The end of the turn",
@@ -197,6 +196,8 @@ def _difference(kind: str, old: str, new: str) -> tuple[int, str]:
     at = units(new[:same])
     if same == len(old):
         return at, "The last run ended here; what follows is new"
+    if kind == "image":
+        return 0, "In the last run another image, or none, stood here"
     before, after = _changed_words(old[same:], new[same:])
     return at, f"{_WHAT[kind]} changed here: “{_excerpt(before)}” became “{_excerpt(after)}”"
 

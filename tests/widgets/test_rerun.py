@@ -179,6 +179,4 @@ def test_another_image_is_a_change_and_the_same_one_is_none() -> None:
     run(history, look("aa11"))
     assert marks(run(history, look("aa11"))) == {}
     (((_, why),),) = marks(run(history, look("bb22"))).values()
-    assert "The image changed here" in why
-    assert "#aa11" in why
-    assert "#bb22" in why
+    assert "another image" in why
