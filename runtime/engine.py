@@ -125,8 +125,8 @@ class Engine:
             self._thread.join()
 
     def _check(self, request: Request) -> None:
-        ids, sampling = request.input_ids, request.sampling
-        if not ids:
+        ids, sampling = request.input_ids + request.begun_ids, request.sampling
+        if not request.input_ids:
             raise ArgumentError("the prompt is empty: give the model at least one token to start from")
         highest = max(ids)
         if min(ids) < 0 or highest >= self._loop.model.vocab_size:
@@ -139,8 +139,9 @@ class Engine:
                 else f"the KV pool of {self.capacity} tokens: shorten it, or load the model with more pool_tokens"
             )
             raise RequestTooLongError(f"the prompt has {len(ids)} tokens, more than {what}")
-        if request.logprob_start is not None and not 0 <= request.logprob_start < len(ids):
-            raise ArgumentError(f"logprob_start must lie in [0, {len(ids)}), not {request.logprob_start}")
+        if request.logprob_start is not None and not 0 <= request.logprob_start < len(request.input_ids):
+            limit = len(request.input_ids)
+            raise ArgumentError(f"logprob_start must lie in [0, {limit}), not {request.logprob_start}")
         if sampling.constraint is not None and self._grammars is None:
             raise GrammarError("this engine was built without grammars, so it cannot constrain what it generates")
 

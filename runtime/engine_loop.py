@@ -15,6 +15,7 @@ from torch import Tensor
 from lmnb.errors import EngineClosedError, GenerationError, GrammarError, LmnbError
 from lmnb.runtime.batch import Model
 from lmnb.runtime.batch_builder import BuiltBatch
+from lmnb.runtime.begun import take_begun
 from lmnb.runtime.compile_pool import CompilePool
 from lmnb.runtime.config import EngineLimits
 from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
@@ -330,7 +331,7 @@ class EngineLoop:
         self._ended.append((sequence, keep))
         self._compiling.pop(sequence.id, None)
         self._sequences.pop(sequence.id, None)
-        self._prompt_tokens += sequence.num_prompt
+        self._prompt_tokens += sequence.num_prompt + sequence.num_begun
         self._reused_tokens += sequence.cached_tokens or 0
         sequence.handle.publish(FinishEvent(sequence.completion(), error))
 
@@ -363,7 +364,7 @@ class EngineLoop:
         sequence = EngineSequence(request, handle, output, draw)
         self._sequences[sequence.id] = sequence
         if sampling.constraint is None:
-            self.scheduler.add(sequence)
+            self._begin(sequence)
         else:
             assert self._grammars is not None, "Engine.submit refuses constraints without grammars"
             self._compiling[sequence.id] = sequence
@@ -371,13 +372,25 @@ class EngineLoop:
             future = self._compilers.submit(compile)
             future.add_done_callback(lambda done: self.inbox.put(Compiled(sequence, done)))
 
+    def _begin(self, sequence: EngineSequence) -> None:
+        """Let it be scheduled; if it begins in the middle, behind the tokens that it brings along."""
+        if sequence.request.begun_ids:
+            for event in take_begun(sequence, self._tokenizer):
+                sequence.handle.publish(event)
+            if sequence.output.finished:
+                self._end(sequence)
+                return
+            self._land()  # what runs may hold the KV of these very tokens: all of it must be known
+            self.scheduler.share_with(sequence)
+        self.scheduler.add(sequence)
+
     def _compiled(self, sequence: EngineSequence, result: Future[GrammarMatcher]) -> None:
         if self._compiling.pop(sequence.id, None) is None:
             return  # cancelled meanwhile
         try:
             sequence.matcher = result.result()
-            self.scheduler.add(sequence)
-            if sequence.request.sampling.max_new_tokens > 0:
+            self._begin(sequence)
+            if sequence.request.sampling.max_new_tokens > 0 and sequence.id in self._sequences:
                 self._jump(sequence)
         except Exception as error:
             self._fail_unless_over(sequence, error)

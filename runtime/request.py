@@ -13,8 +13,9 @@ from lmnb.runtime.argument_checks import check_text, flag, number, shown, texts,
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
-# How a token came about: chosen freely, chosen under a grammar's mask, or added because the grammar forced it.
-Origin = Literal["free", "masked", "forced"]
+# How a token came about: chosen freely, chosen under a grammar's mask, added because the grammar forced it, or given
+# with the request.
+Origin = Literal["free", "masked", "forced", "given"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +154,21 @@ class Request:
     `input_ids`: the whole prompt, at least one token. `logprob_start`: if set, the completion carries
     log-probabilities of the prompt's own tokens from that index on (so the cache is matched below it only).
     `owner` is opaque: it comes back on cache events made for this request.
+    `begun_ids`: generated tokens that are there already. The request goes on behind them as the one that had generated
+    them would: they count for `max_new_tokens`, stops, penalties, the constraint and the number of the next draw, and
+    events tell of them, with the origin "given". The completion has them too.
     """
 
     input_ids: tuple[int, ...]
+    begun_ids: tuple[int, ...] = ()
     sampling: SamplingParams = field(default_factory=SamplingParams)
     logprob_start: int | None = None
     owner: object = None
 
     def __post_init__(self) -> None:
         """As for `SamplingParams`."""
-        object.__setattr__(self, "input_ids", whole_numbers("input_ids", self.input_ids))
+        for name in ("input_ids", "begun_ids"):
+            object.__setattr__(self, name, whole_numbers(name, getattr(self, name)))
         if self.logprob_start is not None:
             object.__setattr__(self, "logprob_start", whole_number("logprob_start", self.logprob_start))
 
@@ -209,7 +215,7 @@ class Completion:
     finish_reason: FinishReason
     matched: str | int | None  # the stop string or token that ended it
     prompt_tokens: int
-    cached_tokens: int  # of the prompt, found in the radix cache when the request was first scheduled
+    cached_tokens: int  # of prompt and begun tokens, found in the radix cache when the request was first scheduled
     logprobs: tuple[TokenLogprob, ...] = ()
     input_logprobs: tuple[TokenLogprob, ...] = ()
     queue_seconds: float = 0.0
@@ -219,10 +225,11 @@ class Completion:
     num_forced_tokens: int = 0  # of `token_ids`, added without sampling because the grammar forced them
     num_steps: int = 0  # sampled tokens: one step each
     grammar_engine: str | None = None
+    num_begun_tokens: int = 0  # of `token_ids`, given with the request; they have no log-probabilities here
 
     @property
     def completion_tokens(self) -> int:
-        """Generated tokens, the stop token included."""
+        """Tokens of the output, begun ones and the stop token included."""
         return len(self.token_ids)
 
     @classmethod

@@ -107,6 +107,15 @@ class Scheduler:
             self._leave(sequence, keep=keep)
         self.seconds += time.perf_counter() - began
 
+    def share_with(self, newcomer: Sequence) -> None:
+        """Let the tree have what running sequences have generated, as far as `newcomer` begins with it. No token may
+        be on its way."""
+        for sequence in self.running:
+            length = min(sequence.num_computed, newcomer.num_tokens)
+            differs = sequence.tokens[:length] != newcomer.tokens[:length]
+            if (int(differs.argmax()) if differs.any() else length) > sequence.num_shared:
+                self._share(sequence)
+
     def rewind(self, sequence: Sequence, length: int) -> None:
         """Give up the KV of an admitted sequence from token `length` on: those tokens are about to be replaced."""
         if sequence.num_computed <= length:

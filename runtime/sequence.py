@@ -35,6 +35,7 @@ class Sequence:
         self.draw = draw
         self.matcher: GrammarMatcher | None = None
         self.origins = bytearray()  # of each generated token: whether it was forced
+        self.num_begun = 0  # generated tokens that came with the request
         self.num_sampled = 0  # tokens that took a step each, replaced ones included
         self.grammar_seconds = 0.0  # processor time that its grammar has taken
         self.next_token: int | None = None  # the one token that the next step may choose
@@ -178,4 +179,5 @@ class Sequence:
             num_steps=self.num_sampled,
             grammar_engine=self.matcher.engine if self.matcher is not None else None,
             num_preemptions=self.num_preemptions,
+            num_begun_tokens=self.num_begun,
         )

@@ -1,0 +1,33 @@
+"""Requests that begin in the middle: tokens that were generated before are taken as if they were generated now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lmnb.errors import GrammarError
+from lmnb.runtime.request import TokenEvent
+from lmnb.runtime.sequence import Sequence
+from lmnb.runtime.tokenizer import Tokenizer
+
+
+def take_begun(sequence: Sequence, tokenizer: Tokenizer) -> Iterator[TokenEvent]:
+    """Give a new sequence its begun tokens, one after the other, and tell of each. Its grammar must be there.
+
+    They may finish its output: at a stop, the limit or the end of a match. What stands behind that is left out.
+    GrammarError at a token that the constraint does not allow.
+    """
+    output, matcher = sequence.output, sequence.matcher
+    for token_id in sequence.request.begun_ids:
+        if output.finished:
+            return
+        is_end = token_id in output.end_ids
+        if matcher is not None and not is_end and not matcher.accept(token_id):
+            token = tokenizer.decode((token_id,))
+            raise GrammarError(f"the constraint does not allow {token!r} behind {output.text[-40:]!r}")
+        sequence.append(token_id)
+        sequence.num_begun += 1
+        sequence.draw.push(token_id)
+        text = output.push(token_id)
+        if matcher is not None and not is_end and matcher.is_done():
+            text += output.finish("stop")
+        yield TokenEvent(sequence.id, (token_id,), text, (), "given")
