@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lmnb.backends.templates import get_chat_template, register_chat_template
     from lmnb.errors import (
         ArgumentError,
+        CacheError,
         CancelledError,
         EngineClosedError,
         GenerationError,
@@ -91,6 +92,7 @@ __all__ = [
     "Anthropic",
     "ArgumentError",
     "BatchStopped",
+    "CacheError",
     "CacheView",
     "CancelledError",
     "ChoicesDecision",

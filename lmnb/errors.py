@@ -45,6 +45,10 @@ class RequestTooLongError(LmnbError):
     """A prompt (with the tokens asked for) does not fit the model's context or the KV pool."""
 
 
+class CacheError(LmnbError):
+    """Something was to be pinned, unpinned or evicted that cannot be; the message says what keeps it."""
+
+
 class GrammarError(LmnbError, ValueError):
     """A regex or JSON schema is invalid, or asks for something that cannot be enforced."""
 

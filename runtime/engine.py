@@ -19,7 +19,7 @@ from lmnb.errors import ArgumentError, GrammarError, RequestTooLongError
 from lmnb.runtime.batch import Model
 from lmnb.runtime.config import EngineConfig, resolve
 from lmnb.runtime.engine_loop import EngineLoop
-from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
+from lmnb.runtime.events import CacheEvent, CachePin, CacheSnapshot, EngineStatus
 from lmnb.runtime.grammar_protocol import GrammarCompiler
 from lmnb.runtime.handle import RequestHandle, forked_error
 from lmnb.runtime.messages import Call, Cancel, Close, Submit
@@ -103,8 +103,36 @@ class Engine:
         return unsubscribe
 
     def flush_cache(self) -> bool:
-        """Empty the radix cache. False, and nothing done, while requests are running or waiting."""
+        """Forget what no pin keeps. False, and nothing done, while requests are running or waiting."""
         return self._call(self._loop.flush_cache)
+
+    def pins(self) -> list[CachePin]:
+        """What is pinned."""
+        return self._call(self._loop.control.pins)
+
+    def pin(self, node: int) -> CachePin:
+        """Keep a node of the radix tree, and all above it, until `unpin`. CacheError beyond half of the pool."""
+        return self._call(lambda: self._loop.control.pin(node))
+
+    def pin_tokens(self, token_ids: Sequence[int]) -> CachePin | None:
+        """Keep a cached prefix. None, and nothing done, if it is not cached whole. CacheError as `pin`."""
+        return self._call(lambda: self._loop.control.pin_tokens(token_ids))
+
+    def unpin(self, node: int) -> None:
+        """Take back the pin of a node. CacheError if it has none."""
+        self._call(lambda: self._loop.control.unpin(node))
+
+    def unpin_all(self) -> int:
+        """Take back every pin; how many there were."""
+        return self._call(self._loop.control.unpin_all)
+
+    def evict(self, node: int) -> int:
+        """Give up a node and all below it; how many tokens that were. CacheError if a request or pin holds it."""
+        return self._call(lambda: self._loop.control.evict(node))
+
+    def evict_tokens(self, token_ids: Sequence[int]) -> int:
+        """`evict` the node in which a prompt ends, as far as it is cached."""
+        return self._call(lambda: self._loop.control.evict_tokens(token_ids))
 
     def check_integrity(self) -> None:
         """Recount every slot and lock; AssertionError tells what is wrong."""

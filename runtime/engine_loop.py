@@ -12,10 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lmnb.errors import EngineClosedError, GenerationError, GrammarError, LmnbError
+from lmnb.errors import EngineClosedError, GenerationError, GrammarError, LmnbError, RequestTooLongError
 from lmnb.runtime.batch import Model
 from lmnb.runtime.batch_builder import BuiltBatch
 from lmnb.runtime.begun import take_begun
+from lmnb.runtime.cache_control import CacheControl
 from lmnb.runtime.compile_pool import CompilePool
 from lmnb.runtime.config import EngineLimits
 from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
@@ -89,6 +90,7 @@ class EngineLoop:
         self._pool = KVPool(model.kv_layout, limits.pool_tokens)
         self._cache = RadixCache()
         self.scheduler = Scheduler(limits, self._pool, self._cache)
+        self.control = CacheControl(self.scheduler)
         self._masks = MaskWorker(model.vocab_size)
         self._jumps = JumpForward(tokenizer, enabled=limits.jump_forward, plain=limits.plain_masks)
         sampler = Sampler(min(tokenizer.vocab_size, model.vocab_size))
@@ -179,7 +181,7 @@ class EngineLoop:
         """The next step's rows. What goes wrong there is the error of the request that was looked at, and there is
         no step this time."""
         try:
-            return self.scheduler.schedule(ahead=self._flight is not None)
+            rows = self.scheduler.schedule(ahead=self._flight is not None)
         except Exception as error:
             suspect = self.scheduler.abandon_step()
             self._land()
@@ -187,6 +189,16 @@ class EngineLoop:
                 self._fail_unless_over(sequence, error)
             self._settle()
             return []
+        if self.scheduler.starved is not None:
+            self._fail(self.scheduler.starved, self._pinned_error())
+            self._settle()
+        return rows
+
+    def _pinned_error(self) -> RequestTooLongError:
+        return RequestTooLongError(
+            f"pins hold {self._cache.num_pinned:,} of the KV pool's {self._pool.num_slots:,} tokens, and this request "
+            "needs more than the rest: unpin something, or load the model with more pool_tokens"
+        )
 
     def _launch(self, rows: list[Row]) -> Flight | None:
         """Start computing the rows and choosing the next token of those whose prompt is complete."""
@@ -433,7 +445,7 @@ class EngineLoop:
     def flush_cache(self) -> bool:
         if self._sequences:
             return False
-        self._pool.free(self._cache.reset())
+        self.control.flush()
         return True
 
     def snapshot(self) -> CacheSnapshot:
@@ -449,6 +461,7 @@ class EngineLoop:
             pool_tokens=self._pool.num_slots,
             free_tokens=self._pool.num_free,
             cached_tokens=self._cache.num_tokens,
+            pinned_tokens=self._cache.num_pinned,
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting) + len(self._compiling),
             num_steps=self._num_steps,

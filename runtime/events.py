@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-CacheEventKind = Literal["insert", "extend", "hit", "split", "evict", "reset"]
+CacheEventKind = Literal["insert", "extend", "hit", "split", "evict", "reset", "pin", "unpin"]
+EvictReason = Literal["room", "asked", "flush"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,9 @@ class CacheEvent:
     hit:    a request matched `num_tokens` tokens, ending at `node` (after any split).
     split:  `node` is the new upper part, under `parent`; it took the first `num_tokens` tokens of `child`,
             which keeps its id, its remaining tokens and its children.
-    evict:  `node`, a leaf with `num_tokens` tokens, is gone.
+    evict:  `node`, a leaf with `num_tokens` tokens, is gone. `reason`: "room" (least recently used when slots ran
+            out; `beneficiary` owns the request that needed them, None if several did), "asked" (by hand), or "flush".
+    pin:    `node` and all above it are kept until an unpin.
     reset:  the tree is empty again (only its root, id 0, is left).
     """
 
@@ -30,6 +33,8 @@ class CacheEvent:
     num_tokens: int = 0
     token_ids: tuple[int, ...] = ()
     owner: object = None
+    reason: EvictReason | None = None
+    beneficiary: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class NodeSnapshot:
     last_access: float  # seconds, time.time()
     hits: int
     owner: object = None  # who computed it
+    pinned: bool = False  # itself; a pin keeps the nodes above as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,14 @@ class CacheSnapshot:
     locked_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class CachePin:
+    """A cached prefix that is kept until it is unpinned."""
+
+    node: int  # where it ends
+    token_ids: tuple[int, ...]  # all of it, from the root on
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     """Counters of one engine. Token counts are since its start."""
@@ -67,6 +81,7 @@ class EngineStatus:
     pool_tokens: int
     free_tokens: int
     cached_tokens: int
+    pinned_tokens: int = 0  # of the cached ones, kept by pins
     running: int
     waiting: int
     num_steps: int
@@ -80,3 +95,11 @@ class EngineStatus:
     num_masks: int = 0  # of constrained tokens
     mask_seconds: float = 0.0  # processor time of the masks, most of it beside the forward pass
     mask_wait_seconds: float = 0.0  # of which: the engine waited for them
+
+
+def owner_label(owner: object) -> str:
+    """Short text for who caused an event: its `label`, if it has one."""
+    if owner is None:
+        return ""
+    label = getattr(owner, "label", None)
+    return label if isinstance(label, str) else str(owner)

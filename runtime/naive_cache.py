@@ -20,6 +20,7 @@ class NaiveNode:
         self.slot = slot
         self.children: dict[int, NaiveNode] = {}
         self.locks = 0
+        self.pinned = False
         self.tick = 0
 
     def path(self) -> list[NaiveNode]:
@@ -68,6 +69,10 @@ class NaiveCache(PrefixCache[NaiveNode]):
     def num_evictable(self) -> int:
         return sum(node.locks == 0 for node in self._all())
 
+    @property
+    def num_pinned(self) -> int:
+        return len({id(each) for node in self._all() if node.pinned for each in node.path()})
+
     def peek(self, tokens: Tokens) -> int:
         return len(self._find(tokens).path())
 
@@ -97,7 +102,17 @@ class NaiveCache(PrefixCache[NaiveNode]):
             assert each.locks > 0, "a node was released more often than it was locked"
             each.locks -= 1
 
-    def evict(self, num_tokens: int) -> Slots:
+    def pin(self, node: NaiveNode) -> None:
+        if not node.pinned:
+            node.pinned = True
+            self.lock(node)
+
+    def unpin(self, node: NaiveNode) -> None:
+        if node.pinned:
+            node.pinned = False
+            self.release(node)
+
+    def evict(self, num_tokens: int, *, beneficiary: object = None) -> Slots:
         slots: list[int] = []
         while len(slots) < num_tokens:
             leaves = [node for node in self._all() if not node.children and node.locks == 0]
@@ -116,15 +131,24 @@ class NaiveCache(PrefixCache[NaiveNode]):
                 assert node.locks == 0, f"slot {node.slot} is locked"
                 doomed.remove(self._remove(node))
 
+    def discard(self, node: NaiveNode) -> Slots:
+        gone = [each for each in self._all() if node in each.path()]
+        assert all(each.locks == 0 for each in gone), "a locked token was discarded"
+        self._remove(node)
+        return np.array([each.slot for each in gone], dtype=np.int64)
+
     def _remove(self, node: NaiveNode) -> int:
         assert node.parent is not None
         del node.parent.children[node.token]
         return node.slot
 
     def reset(self) -> Slots:
-        slots = self.check_integrity()
-        self.root.children.clear()
-        return slots
+        kept = {id(each) for node in self._all() if node.pinned for each in node.path()}
+        gone = [node for node in self._all() if id(node) not in kept]
+        assert all(node.locks == 0 for node in gone), "the cache was reset while a request held a part of it"
+        for node in gone:
+            self._remove(node)
+        return np.array([node.slot for node in gone], dtype=np.int64)
 
     def check_integrity(self) -> Slots:
         for node in self._all():

@@ -58,13 +58,25 @@ class PrefixCache(ABC, Generic[NodeT]):
     def release(self, node: NodeT) -> None: ...
 
     @abstractmethod
-    def evict(self, num_tokens: int) -> Slots:
+    def pin(self, node: NodeT) -> None:
+        """Lock the path to `node` until `unpin`, whatever requests do. A pinned leaf grows no more. Twice is once."""
+
+    @abstractmethod
+    def unpin(self, node: NodeT) -> None:
+        """Take a pin back. No-op without one."""
+
+    @abstractmethod
+    def evict(self, num_tokens: int, *, beneficiary: object = None) -> Slots:
         """Give up unlocked leaves, least recently used first, until `num_tokens` tokens are gone or nothing
-        is left to give. Returns their slots (possibly more, possibly fewer)."""
+        is left to give. Returns their slots (possibly more, possibly fewer). `beneficiary`: who needs them."""
+
+    @abstractmethod
+    def discard(self, node: NodeT) -> Slots:
+        """Give up `node` and everything below it; nothing of that may be locked. Returns the slots."""
 
     @abstractmethod
     def reset(self) -> Slots:
-        """Forget everything; nothing may be locked. Returns all slots."""
+        """Forget everything that no pin keeps; no other lock may be held. Returns the slots."""
 
     @property
     @abstractmethod
@@ -75,6 +87,11 @@ class PrefixCache(ABC, Generic[NodeT]):
     @abstractmethod
     def num_evictable(self) -> int:
         """Tokens of it that no lock holds."""
+
+    @property
+    @abstractmethod
+    def num_pinned(self) -> int:
+        """Tokens of it that pins keep."""
 
     @abstractmethod
     def check_integrity(self) -> Slots:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 
 import numpy as np
 
-from lmnb.runtime.events import CacheEvent, CacheEventKind, CacheSnapshot, NodeSnapshot
+from lmnb.runtime.events import CacheEvent, CacheEventKind, CacheSnapshot, EvictReason, NodeSnapshot
 from lmnb.runtime.kv_pool import Slots
 from lmnb.runtime.prefix_cache import Insertion, Match, PrefixCache, Tokens, common_prefix
 
@@ -34,6 +34,8 @@ class RadixNode:
         "locks",
         "owner",
         "parent",
+        "pinned",
+        "pins",
         "slots",
         "tick",
         "tokens",
@@ -47,10 +49,21 @@ class RadixNode:
         self.owner = owner
         self.children: dict[int, RadixNode] = {}
         self.end: int = len(tokens) + (parent.end if parent else 0)  # tokens from the root to this node's end
-        self.locks = 0
+        self.locks = 0  # what keeps it: requests, and pins
+        self.pinned = False
+        self.pins = 0  # pinned nodes at or below it
         self.hits = 0
         self.tick = 0
         self.last_access = 0.0
+
+    def path(self) -> list[RadixNode]:
+        """This node and those above it, without the root (which is never evicted)."""
+        nodes: list[RadixNode] = []
+        node = self
+        while node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes
 
 
 class RadixCache(PrefixCache[RadixNode]):
@@ -63,6 +76,7 @@ class RadixCache(PrefixCache[RadixNode]):
         self._nodes = {0: self.root}
         self._num_tokens = 0
         self._num_evictable = 0
+        self._num_pinned = 0
         self._next_id = 1
         self._next_seq = 0
         self._tick = 0
@@ -78,21 +92,20 @@ class RadixCache(PrefixCache[RadixNode]):
         return self._num_evictable
 
     @property
+    def num_pinned(self) -> int:
+        return self._num_pinned
+
+    @property
     def num_nodes(self) -> int:
         return len(self._nodes) - 1
 
     def peek(self, tokens: Tokens) -> int:
-        node, length = self.root, 0
-        while length < len(tokens):
-            child = node.children.get(int(tokens[length]))
-            if child is None:
-                break
-            shared = common_prefix(child.tokens, tokens[length:])
-            length += shared
-            if shared < len(child.tokens):
-                break
-            node = child
-        return length
+        return self._follow(tokens)[1]
+
+    def deepest(self, tokens: Tokens) -> RadixNode | None:
+        """The last node that shares tokens with this prefix, perhaps not all of its own. Changes nothing."""
+        node = self._follow(tokens)[0]
+        return None if node is self.root else node
 
     def acquire(self, tokens: Tokens) -> Match[RadixNode]:
         node, slots = self._walk(tokens)
@@ -113,45 +126,61 @@ class RadixCache(PrefixCache[RadixNode]):
         existing = np.concatenate(found)[start:] if num_existing > start else _NO_SLOTS
         if num_existing < len(tokens):
             rest, rest_slots = tokens[num_existing:].copy(), slots[num_existing:].copy()
-            if node is tail and not node.children:
+            if node is tail and not node.children and not node.pinned:
                 self._extend(node, rest, rest_slots, owner)
             else:
                 node = self._add(node, rest, rest_slots, owner)
         return Insertion(node, num_existing, existing)
 
     def lock(self, node: RadixNode) -> None:
-        for ancestor in self._path(node):
+        for ancestor in node.path():
             if ancestor.locks == 0:
                 self._num_evictable -= len(ancestor.tokens)
             ancestor.locks += 1
 
     def release(self, node: RadixNode) -> None:
-        for ancestor in self._path(node):
+        for ancestor in node.path():
             assert ancestor.locks > 0, "a node was released more often than it was locked"
             ancestor.locks -= 1
             if ancestor.locks == 0:
                 self._num_evictable += len(ancestor.tokens)
                 self._offer(ancestor)
 
-    def evict(self, num_tokens: int) -> Slots:
-        gone: list[Slots] = []
-        freed = 0
-        while freed < num_tokens and (node := self._pop_oldest()) is not None:
-            parent = node.parent
-            assert parent is not None
-            del parent.children[int(node.tokens[0])]
-            del self._nodes[node.id]
-            gone.append(node.slots)
-            freed += len(node.tokens)
-            self._num_tokens -= len(node.tokens)
-            self._num_evictable -= len(node.tokens)
-            self.version += 1
-            self._record("evict", node, num_tokens=len(node.tokens), owner=node.owner)
-            self._offer(parent)
-        return np.concatenate(gone) if gone else _NO_SLOTS
+    def pin(self, node: RadixNode) -> None:
+        if node.pinned:
+            return
+        node.pinned = True
+        for ancestor in node.path():
+            self._num_pinned += len(ancestor.tokens) if ancestor.pins == 0 else 0
+            ancestor.pins += 1
+        self.lock(node)
+        self._record("pin", node, num_tokens=node.end)
+
+    def unpin(self, node: RadixNode) -> None:
+        if not node.pinned:
+            return
+        node.pinned = False
+        for ancestor in node.path():
+            ancestor.pins -= 1
+            self._num_pinned -= len(ancestor.tokens) if ancestor.pins == 0 else 0
+        self.release(node)
+        self._record("unpin", node, num_tokens=node.end)
+
+    def evict(self, num_tokens: int, *, beneficiary: object = None) -> Slots:
+        return self._evict(num_tokens, "room", beneficiary)
+
+    def discard(self, node: RadixNode) -> Slots:
+        assert node.locks == 0, "a locked node was discarded"
+        doomed = [node]
+        for each in doomed:  # grows while it is read
+            doomed.extend(each.children.values())
+        return np.concatenate([self._remove(each, "asked") for each in reversed(doomed)])
 
     def reset(self) -> Slots:
-        assert self._num_evictable == self._num_tokens, "the cache was reset while a request held a part of it"
+        held = self._num_tokens - self._num_pinned
+        assert self._num_evictable == held, "the cache was reset while a request held a part of it"
+        if self._num_pinned:
+            return self._evict(self._num_evictable, "flush", None)
         slots = self._all_slots()
         self.root.children.clear()
         self._nodes = {0: self.root}
@@ -160,6 +189,14 @@ class RadixCache(PrefixCache[RadixNode]):
         self.version += 1
         self._record("reset", self.root)
         return slots
+
+    def find(self, id: int) -> RadixNode | None:
+        """The node of that id, if there is one; never the root."""
+        return self._nodes.get(id) if id else None
+
+    def pinned(self) -> list[RadixNode]:
+        """The pinned nodes, by id."""
+        return sorted((node for node in self._nodes.values() if node.pinned), key=lambda node: node.id)
 
     def nodes(self) -> Iterator[RadixNode]:
         """All nodes but the root, parents before children."""
@@ -188,10 +225,11 @@ class RadixCache(PrefixCache[RadixNode]):
                 node=node.id,
                 parent=node.parent.id if node.parent else 0,
                 token_ids=tuple(node.tokens.tolist()),
-                locks=node.locks,
+                locks=node.locks - node.pins,
                 last_access=node.last_access,
                 hits=node.hits,
                 owner=node.owner,
+                pinned=node.pinned,
             )
             for node in self.nodes()
         ]
@@ -204,8 +242,9 @@ class RadixCache(PrefixCache[RadixNode]):
         )
 
     def check_integrity(self) -> Slots:
-        num_tokens = num_evictable = 0
+        num_tokens = num_evictable = num_pinned = 0
         seen = {0}
+        pins = Counter(above.id for node in self.pinned() for above in node.path())
         for node in self.nodes():
             parent = node.parent
             assert parent is not None
@@ -213,12 +252,15 @@ class RadixCache(PrefixCache[RadixNode]):
             assert parent.children[int(node.tokens[0])] is node, f"node {node.id}: not where its first token says"
             assert node.end == parent.end + len(node.tokens), f"node {node.id}: wrong depth"
             assert parent is self.root or parent.locks >= node.locks, f"node {node.id}: locked above less than below"
+            assert node.pins == pins[node.id] <= node.locks, f"node {node.id}: {node.pins} pins, not {pins[node.id]}"
             seen.add(node.id)
+            num_pinned += len(node.tokens) if node.pins else 0
             num_tokens += len(node.tokens)
             num_evictable += len(node.tokens) if node.locks == 0 else 0
         assert seen == set(self._nodes), "the tree and the list of nodes differ"
         assert num_tokens == self._num_tokens, f"{num_tokens} tokens in the tree, {self._num_tokens} on the books"
         assert num_evictable == self._num_evictable, f"{num_evictable} evictable, {self._num_evictable} on the books"
+        assert num_pinned == self._num_pinned, f"{num_pinned} pinned, {self._num_pinned} on the books"
         offered = {id for _, id in self._heap}
         for node in self.nodes():
             if node.locks == 0 and not node.children:
@@ -226,6 +268,17 @@ class RadixCache(PrefixCache[RadixNode]):
         return self._all_slots()
 
     # -- inside --
+
+    def _follow(self, tokens: Tokens) -> tuple[RadixNode, int]:
+        """The last node on the way of `tokens`, and how many of them it takes to leave the tree."""
+        node, length = self.root, 0
+        while length < len(tokens) and length == node.end:
+            child = node.children.get(int(tokens[length]))
+            if child is None:
+                break
+            length += common_prefix(child.tokens, tokens[length:])
+            node = child
+        return node, length
 
     def _walk(self, tokens: Tokens) -> tuple[RadixNode, list[Slots]]:
         """Follow `tokens` as far as the tree goes, splitting where it leaves a node halfway, and touch the path."""
@@ -251,7 +304,7 @@ class RadixCache(PrefixCache[RadixNode]):
         assert parent is not None
         assert 0 < length < len(child.tokens)
         upper = self._new_node(parent, child.tokens[:length], child.slots[:length], child.owner)
-        upper.locks, upper.hits = child.locks, child.hits
+        upper.locks, upper.pins, upper.hits = child.locks, child.pins, child.hits
         upper.tick, upper.last_access = child.tick, child.last_access
         upper.children[int(child.tokens[length])] = child
         child.parent = upper
@@ -280,18 +333,34 @@ class RadixCache(PrefixCache[RadixNode]):
         self.version += 1
         self._offer(node)
 
+    def _evict(self, num_tokens: int, reason: EvictReason, beneficiary: object) -> Slots:
+        gone: list[Slots] = []
+        freed = 0
+        while freed < num_tokens and (node := self._pop_oldest()) is not None:
+            gone.append(self._remove(node, reason, beneficiary))
+            freed += len(node.tokens)
+        return np.concatenate(gone) if gone else _NO_SLOTS
+
+    def _remove(self, node: RadixNode, reason: EvictReason, beneficiary: object = None) -> Slots:
+        """Take an unlocked leaf out of the tree."""
+        parent = node.parent
+        assert parent is not None
+        del parent.children[int(node.tokens[0])]
+        del self._nodes[node.id]
+        count = len(node.tokens)
+        self._num_tokens -= count
+        self._num_evictable -= count
+        self.version += 1
+        self._record("evict", node, num_tokens=count, owner=node.owner, reason=reason, beneficiary=beneficiary)
+        self._offer(parent)
+        return node.slots
+
     def _new_node(self, parent: RadixNode, tokens: Tokens, slots: Slots, owner: object) -> RadixNode:
         node = RadixNode(self._next_id, parent, tokens, slots, owner)
         self._next_id += 1
         self._nodes[node.id] = node
         parent.children[int(tokens[0])] = node
         return node
-
-    def _path(self, node: RadixNode) -> Iterator[RadixNode]:
-        """`node` and its ancestors, without the root (which is never evicted)."""
-        while node.parent is not None:
-            yield node
-            node = node.parent
 
     def _all_slots(self) -> Slots:
         slots = [node.slots for node in self.nodes()]
@@ -323,9 +392,10 @@ class RadixCache(PrefixCache[RadixNode]):
         num_tokens: int = 0,
         token_ids: tuple[int, ...] = (),
         owner: object = None,
+        reason: EvictReason | None = None,
+        beneficiary: object = None,
     ) -> None:
         parent = node.parent.id if node.parent else 0
-        self.events.append(
-            CacheEvent(self._next_seq, time.time(), kind, node.id, parent, child, num_tokens, token_ids, owner)
-        )
+        what = (kind, node.id, parent, child, num_tokens, token_ids, owner, reason, beneficiary)
+        self.events.append(CacheEvent(self._next_seq, time.time(), *what))
         self._next_seq += 1

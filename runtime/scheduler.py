@@ -47,6 +47,7 @@ class Scheduler:
         self.table = SlotTable(limits.max_running, pool.num_slots)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []  # admitted, oldest admission first
+        self.starved: Sequence | None = None  # after `schedule`: it alone is left, and pins hold what it needs
         self.seconds = 0.0  # spent here: the radix tree and slot bookkeeping
         self._preempted = False
         self._suspect: Sequence | None = None  # whose turn it is in `schedule`
@@ -76,6 +77,9 @@ class Scheduler:
             self._preempt(self.running[-1])  # partial prefills hold all the memory: one must yield
             rows = self._prefill_rows(self.limits.prefill_chunk)
         rows.sort(key=lambda row: row.end - row.start > 1)
+        self.starved = None
+        if not rows and not ahead and not self._preempted and self.cache.num_pinned:
+            self.starved = next(iter(self.running or self._in_order()), None)
         self.seconds += time.perf_counter() - began
         return rows
 
@@ -149,25 +153,28 @@ class Scheduler:
         self.seconds += time.perf_counter() - began
         return length
 
+    def users(self, node: RadixNode) -> list[Sequence]:
+        """The running sequences that hold `node`."""
+        return [each for each in self.running if each.node is not None and node in each.node.path()]
+
     def check_integrity(self) -> None:
         """Every slot is free, in the tree, or private to one admitted sequence."""
         used = [self.cache.check_integrity()]
         locks: dict[int, int] = {}
         for sequence in self.running:
             used.append(self.table.read(sequence.row, sequence.num_shared, sequence.num_slots))
-            node = sequence.node
-            while node is not None and node.parent is not None:
-                locks[node.id] = locks.get(node.id, 0) + 1
-                node = node.parent
+            for held in () if sequence.node is None else sequence.node.path():
+                locks[held.id] = locks.get(held.id, 0) + 1
         self.pool.check_integrity(np.concatenate(used))
         for node in self.cache.nodes():
-            assert node.locks == locks.get(node.id, 0), f"node {node.id}: {node.locks} locks, not {locks.get(node.id)}"
+            wanted = locks.get(node.id, 0) + node.pins
+            assert node.locks == wanted, f"node {node.id}: {node.locks} locks, not {wanted}"
 
     # -- rows --
 
     def _decode_rows(self) -> list[Row]:
         decoding = [sequence for sequence in self.running if sequence.is_decoding and sequence.wants_token]
-        while decoding and not self._make_room(len(decoding)):
+        while decoding and not self._make_room(len(decoding), decoding[0] if len(decoding) == 1 else None):
             victim = self.running[-1]
             self._preempt(victim)
             decoding = [sequence for sequence in decoding if sequence is not victim]
@@ -187,7 +194,7 @@ class Scheduler:
         for sequence in self.running:
             if not sequence.is_decoding and budget > 0:
                 wanted = min(budget, sequence.num_tokens - sequence.num_computed)
-                self._make_room(wanted)
+                self._make_room(wanted, sequence)
                 count = min(wanted, self.pool.num_free)
                 if count > 0:
                     rows.append(self._row(sequence, count))
@@ -260,7 +267,7 @@ class Scheduler:
             return False
         num_cached = min(len(match.slots), sequence.match_limit)
         self.cache.record_hit(match.node, num_cached, sequence.request.owner)
-        self._make_room(min(self.limits.prefill_chunk, sequence.num_tokens - num_cached))
+        self._make_room(min(self.limits.prefill_chunk, sequence.num_tokens - num_cached), sequence)
         self.running.append(sequence)
         sequence.row = self.table.take_row()
         self.table.write(sequence.row, 0, match.slots[:num_cached])
@@ -291,11 +298,12 @@ class Scheduler:
 
     # -- memory --
 
-    def _make_room(self, count: int) -> bool:
-        """Evict until `count` slots are free, if that can be."""
+    def _make_room(self, count: int, sequence: Sequence | None) -> bool:
+        """Evict until `count` slots are free, if that can be. `sequence`: who needs them, None if several do."""
         missing = count - self.pool.num_free
         if missing > 0:
-            self.pool.free(self.cache.evict(missing))
+            beneficiary = None if sequence is None else sequence.request.owner
+            self.pool.free(self.cache.evict(missing, beneficiary=beneficiary))
         return self.pool.num_free >= count
 
     def _preempt(self, sequence: Sequence) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
+from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus, owner_label
 from lmnb.widgets.escape import cut
 from lmnb.widgets.tree_model import Node
 
@@ -95,14 +95,6 @@ class Translator:
     def _text(self, ids: Sequence[int]) -> str:
         head, missing, tail = cut(self._decode(ids), TEXT_LIMIT)
         return f"{head} … {missing:,} more characters … {tail}" if missing else head
-
-
-def owner_label(owner: object) -> str:
-    """Short text for who caused an event: its `label`, if it has one."""
-    if owner is None:
-        return ""
-    label = getattr(owner, "label", None)
-    return label if isinstance(label, str) else str(owner)
 
 
 def pool_state(status: EngineStatus) -> dict[str, int]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lmnb.runtime.events import CacheEvent
-from lmnb.runtime.naive_cache import NaiveCache
+from lmnb.runtime.naive_cache import NaiveCache, NaiveNode
 from lmnb.runtime.radix_cache import RadixCache, RadixNode
 
 
@@ -108,6 +108,67 @@ def test_reset_refuses_while_locked_and_returns_everything() -> None:
     assert cache.peek(tokens(1)) == 0
 
 
+def test_a_pin_keeps_the_path_whatever_is_evicted_flushed_or_split() -> None:
+    cache = RadixCache()
+    node = cache.insert(tokens(1, 2, 3, 4), slots(0, 4)).node
+    cache.insert(tokens(9), slots(9, 1))
+    cache.pin(node)
+    cache.pin(node)
+    assert (cache.num_pinned, cache.num_evictable) == (4, 1)
+    cache.insert(tokens(1, 2, 7), np.array([0, 1, 5]))  # cuts the pinned node
+    assert (cache.num_pinned, cache.num_evictable) == (4, 2)
+    assert [n.pinned for n in sorted(cache.nodes(), key=lambda n: n.end)] == [False, False, False, True]
+    assert sorted(cache.evict(99).tolist()) == [5, 9]
+    cache.check_integrity()
+    assert len(cache.reset()) == 0
+    assert cache.peek(tokens(1, 2, 3, 4)) == 4
+    cache.unpin(node)
+    cache.unpin(node)
+    assert (cache.num_pinned, cache.num_evictable) == (0, 4)
+    assert sorted(cache.reset().tolist()) == [0, 1, 2, 3]
+    cache.check_integrity()
+
+
+def test_a_flush_beside_pins_tells_of_each_node_that_goes() -> None:
+    cache = RadixCache()
+    cache.pin(cache.insert(tokens(1, 2), slots(0, 2)).node)
+    cache.insert(tokens(1, 2, 3), slots(0, 3))
+    cache.insert(tokens(8), slots(8, 1))
+    seen = len(cache.events)
+    assert sorted(cache.reset().tolist()) == [2, 8]
+    assert [(event.kind, event.reason) for event in list(cache.events)[seen:]] == [("evict", "flush")] * 2
+
+
+def test_a_pinned_leaf_grows_no_more_so_the_pin_holds_what_was_pinned() -> None:
+    cache = RadixCache()
+    mine = cache.insert(tokens(1, 2), slots(0, 2)).node
+    cache.pin(mine)
+    grown = cache.insert(tokens(1, 2, 3), slots(0, 3), tail=mine).node
+    assert grown.parent is mine
+    assert cache.num_pinned == 2
+    cache.check_integrity()
+
+
+def test_discard_takes_a_whole_branch_leaves_first_and_nothing_locked() -> None:
+    cache = RadixCache()
+    cache.insert(tokens(1, 2, 3), slots(0, 3))
+    cache.insert(tokens(1, 2, 4), np.array([0, 1, 5]))
+    cache.insert(tokens(7), slots(7, 1))
+    upper = next(node for node in cache.nodes() if node.children)
+    leaf = next(iter(upper.children.values()))
+    cache.lock(leaf)
+    with pytest.raises(AssertionError, match="locked node"):
+        cache.discard(upper)
+    cache.release(leaf)
+    seen = len(cache.events)
+    assert sorted(cache.discard(upper).tolist()) == [0, 1, 2, 5]
+    told = list(cache.events)[seen:]
+    assert [event.reason for event in told] == ["asked"] * 3
+    assert told[-1].node == upper.id
+    assert cache.num_tokens == cache.num_evictable == 1
+    cache.check_integrity()
+
+
 def test_common_length_is_the_deepest_shared_node() -> None:
     cache = RadixCache()
     cache.insert(tokens(1, 2, 3, 4), slots(0, 4))
@@ -140,12 +201,24 @@ def replay(events: list[CacheEvent]) -> dict[int, tuple[int, tuple[int, ...]]]:
     return tree
 
 
+def pins_told(events: list[CacheEvent]) -> set[int]:
+    """The pinned nodes that the events tell of."""
+    pins: set[int] = set()
+    for event in events:
+        if event.kind == "pin":
+            pins.add(event.node)
+        elif event.kind == "unpin":
+            pins.remove(event.node)
+    return pins
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_random_operations_agree_with_the_naive_cache(seed: int) -> None:
     rng = random.Random(seed)
     radix, naive = RadixCache(), NaiveCache()
     free = list(range(4000))
-    held: list[tuple[RadixNode, object]] = []
+    held: list[tuple[RadixNode, NaiveNode]] = []
+    pinned: list[tuple[RadixNode, NaiveNode]] = []
 
     def sequence() -> np.ndarray:
         # few symbols and a shared stem: hits, splits and extensions all happen
@@ -168,7 +241,7 @@ def test_random_operations_agree_with_the_naive_cache(seed: int) -> None:
         elif action < 0.75 and held:
             mine_node, their_node = held.pop(rng.randrange(len(held)))
             radix.release(mine_node)
-            naive.release(their_node)  # type: ignore[arg-type]
+            naive.release(their_node)
         elif action < 0.85:
             wanted = rng.randint(1, 12)
             before = radix.num_evictable
@@ -177,15 +250,39 @@ def test_random_operations_agree_with_the_naive_cache(seed: int) -> None:
             naive.forget(gone)
             free.extend(gone.tolist())
         elif action < 0.86 and not held:
-            assert sorted(radix.reset().tolist()) == sorted(naive.reset().tolist())
-            free = list(range(4000))
+            gone = radix.reset()
+            assert sorted(gone.tolist()) == sorted(naive.reset().tolist())
+            free.extend(gone.tolist())
+        elif action < 0.89 and len(pinned) < 4:
+            mine_match, their_match = radix.acquire(ids), naive.acquire(ids)
+            radix.release(mine_match.node)
+            naive.release(their_match.node)
+            if len(mine_match.slots):
+                radix.pin(mine_match.node)
+                naive.pin(their_match.node)
+                pinned.append((mine_match.node, their_match.node))
+        elif action < 0.92 and pinned:
+            mine_node, their_node = pinned.pop(rng.randrange(len(pinned)))
+            radix.unpin(mine_node)
+            naive.unpin(their_node)
+        elif action < 0.95:
+            mine_match, their_match = radix.acquire(ids), naive.acquire(ids)
+            radix.release(mine_match.node)
+            naive.release(their_match.node)
+            if len(mine_match.slots) and mine_match.node.locks == 0:
+                first = their_match.node.path()[-len(mine_match.node.tokens)]
+                gone = radix.discard(mine_match.node)
+                assert sorted(gone.tolist()) == sorted(naive.discard(first).tolist())
+                free.extend(gone.tolist())
         else:
             assert radix.peek(ids) == naive.peek(ids)
         assert radix.num_tokens == naive.num_tokens
         assert radix.num_evictable == naive.num_evictable
+        assert radix.num_pinned == naive.num_pinned
         assert sorted(radix.check_integrity().tolist()) == sorted(naive.check_integrity().tolist())
     snapshot = radix.snapshot(pool_tokens=4000, free_tokens=len(free))
     assert {n.node: (n.parent, n.token_ids) for n in snapshot.nodes} == replay(list(radix.events))
+    assert {n.node for n in snapshot.nodes if n.pinned} == pins_told(list(radix.events))
     assert snapshot.seq == radix.events[-1].seq
     assert [event.seq for event in radix.events] == list(range(len(radix.events)))
 

@@ -1,0 +1,103 @@
+"""What people may do to the radix cache by hand: pin, unpin, evict, flush. Refuses, with the reason, what would hurt.
+
+Used by the engine's thread only, between two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lmnb.errors import CacheError
+from lmnb.runtime.events import CachePin, owner_label
+from lmnb.runtime.radix_cache import RadixCache, RadixNode
+from lmnb.runtime.scheduler import Scheduler
+
+
+class CacheControl:
+    """Nodes are named by their numbers in the tree."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._pool = scheduler.pool
+        self._cache: RadixCache = scheduler.cache
+
+    def pins(self) -> list[CachePin]:
+        """What is pinned, oldest node first."""
+        return [_as_pin(node) for node in self._cache.pinned()]
+
+    def pin(self, id: int) -> CachePin:
+        """Keep a node and all above it. CacheError beyond half of the pool: requests need the rest."""
+        node = self._find(id)
+        fresh = sum(len(each.tokens) for each in node.path() if each.pins == 0)
+        held, most = self._cache.num_pinned + fresh, self._pool.num_slots // 2
+        if held > most:
+            raise CacheError(
+                f"pins may hold half of the KV pool, {most:,} tokens, and this would make it {held:,}: unpin something "
+                "first, or load the model with more pool_tokens"
+            )
+        self._cache.pin(node)
+        return _as_pin(node)
+
+    def pin_tokens(self, token_ids: Sequence[int]) -> CachePin | None:
+        """Keep a prefix that is cached. None, and nothing done, if it is not cached whole."""
+        tokens = np.array(token_ids, dtype=np.int32)
+        if not len(tokens) or self._cache.peek(tokens) < len(tokens):
+            return None
+        match = self._cache.acquire(tokens)
+        try:
+            return self.pin(match.node.id)
+        finally:
+            self._cache.release(match.node)
+
+    def unpin(self, id: int) -> None:
+        """Take one pin back. CacheError where there is none."""
+        node = self._find(id)
+        if not node.pinned:
+            below = " itself; a pin below keeps it" if node.pins else ""
+            raise CacheError(f"node {id} is not pinned{below}")
+        self._cache.unpin(node)
+
+    def unpin_all(self) -> int:
+        """Take all pins back; how many there were."""
+        pinned = self._cache.pinned()
+        for node in pinned:
+            self._cache.unpin(node)
+        return len(pinned)
+
+    def evict(self, id: int) -> int:
+        """Give up a node and everything below it; how many tokens that were. CacheError if something keeps it."""
+        node = self._find(id)
+        if node.locks > node.pins:
+            users = self._scheduler.users(node)
+            owners = ", ".join(dict.fromkeys(label for user in users if (label := owner_label(user.request.owner))))
+            count = "a running request uses" if len(users) == 1 else f"{len(users)} running requests use"
+            by = f" ({owners})" if owners else ""
+            raise CacheError(f"{count} node {id}{by}: wait for the end, or cancel, and evict it then")
+        if node.pins:
+            where = "it is pinned" if node.pinned else "a pinned node lies below it"
+            raise CacheError(f"node {id} cannot be evicted while {where}: unpin first")
+        slots = self._cache.discard(node)
+        self._pool.free(slots)
+        return len(slots)
+
+    def evict_tokens(self, token_ids: Sequence[int]) -> int:
+        """`evict` from the node in which a prompt ends, as far as it is cached. 0 if nothing of it is."""
+        tokens = np.array(token_ids, dtype=np.int32)
+        node = self._cache.deepest(tokens)
+        return 0 if node is None else self.evict(node.id)
+
+    def flush(self) -> None:
+        """Forget everything that no pin keeps. No request may be running."""
+        self._pool.free(self._cache.reset())
+
+    def _find(self, id: int) -> RadixNode:
+        node = self._cache.find(id)
+        if node is None:
+            raise CacheError(f"the cache has no node {id} any more: look at the tree as it is now")
+        return node
+
+
+def _as_pin(node: RadixNode) -> CachePin:
+    return CachePin(node.id, tuple(i for each in reversed(node.path()) for i in each.tokens.tolist()))
