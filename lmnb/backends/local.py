@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.capabilities import ALL_SAMPLING, Capabilities
 from lmnb.backends.local_context import LocalContext, Served
+from lmnb.backends.prompt_cache import PromptCache
 from lmnb.backends.templates import ChatTemplate, get_chat_template, get_chat_template_by_model_path
 from lmnb.backends.token_codec import TokenCodec
 from lmnb.errors import ArgumentError, EngineClosedError
@@ -126,6 +127,11 @@ class Runtime:
         """The template that contexts use."""
         return self._template
 
+    @property
+    def cache(self) -> PromptCache:
+        """What is cached, to pin and to let go of."""
+        return PromptCache(self._engine, self.encode_prompt, self.decode)
+
     def new_context(self) -> LocalContext:
         """An empty prompt."""
         return LocalContext(self._use())
@@ -175,7 +181,7 @@ class Runtime:
         return self._engine().subscribe(callback)
 
     def flush_cache(self) -> bool:
-        """Forget cached prompts; False if requests are running and nothing was done."""
+        """Forget cached prompts that are not pinned; False if requests are running and nothing was done."""
         return self._engine().flush_cache()
 
     def get_server_info(self) -> dict[str, Any]:

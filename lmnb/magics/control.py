@@ -10,6 +10,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
 from traitlets import CaselessStrEnum, Dict, Float, List, Unicode, observe
 
+from lmnb.backends.prompt_cache import PromptCache
 from lmnb.language import cancel_runs, runs_at_work
 from lmnb.magics import options
 from lmnb.magics.ledger_table import ledger_text
@@ -29,7 +30,9 @@ HELP = """\
 %lmnb status                   models, memory, what runs, how much of the prompts was reused
 %lmnb tree [NAME]              the cache tree, live (--view html: a picture of now)
 %lmnb cancel                   stop all runs that still generate, in the background or left behind
-%lmnb flush [NAME]             forget cached prompts
+%lmnb pin STATE [NAME]         keep a state's prompt cached, however full the pool gets
+%lmnb unpin [STATE] [NAME]     let it go again (without STATE: all that is pinned)
+%lmnb flush [NAME]             forget cached prompts that are not pinned
 %lmnb unload [NAME]            close a model's engine and free its memory (without NAME: all)
 %lmnb ledger                   tokens and seconds by cell, what reuse saved, and money where prices are set
     --clear                    forget them after showing them
@@ -64,6 +67,8 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
             "status": self.status,
             "tree": self.tree,
             "cancel": self.cancel,
+            "pin": self.pin,
+            "unpin": self.unpin,
             "flush": self.flush,
             "unload": self.unload,
             "ledger": self.ledger,
@@ -82,6 +87,7 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
             %lmnb status
             %lmnb tree
             %lmnb cancel
+            %lmnb pin s
             %lmnb flush
             %lmnb unload
             %lmnb ledger
@@ -148,10 +154,31 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
         count = cancel_runs()
         say(f"Cancelled {_runs(count)}." if count else "No run to cancel.")
 
+    def pin(self, words: list[str]) -> None:
+        parser = self._parser("pin")
+        parser.add_argument("state")
+        parser.add_argument("name", nargs="?")
+        chosen = parser.parse(words)
+        cache = self._cache("pin", chosen.name)
+        pin = cache.pin(self._state("pin", chosen.state))
+        say(f"{chosen.state}: {pin.num_tokens:,} tokens stay cached until `%lmnb unpin {chosen.state}`.")
+
+    def unpin(self, words: list[str]) -> None:
+        parser = self._parser("unpin")
+        parser.add_argument("state", nargs="?")
+        parser.add_argument("name", nargs="?")
+        chosen = parser.parse(words)
+        cache = self._cache("unpin", chosen.name)
+        count = cache.unpin(None if chosen.state is None else self._state("unpin", chosen.state))
+        say(f"{count} pin{'s' if count != 1 else ''} taken back." if count else "Nothing was pinned.")
+
     def flush(self, words: list[str]) -> None:
         for model in self._named("flush", words):
             if model.backend.flush_cache():
-                say(f"{model.name}: cached prompts forgotten.")
+                kept = getattr(model.backend, "status", None)
+                pinned = kept().pinned_tokens if callable(kept) else 0
+                rest = f"; {pinned:,} pinned tokens stay (`%lmnb unpin`)" if pinned else ""
+                say(f"{model.name}: cached prompts forgotten{rest}.")
             else:
                 say(f"{model.name}: busy, so nothing was done. Wait for the run to end, or `%lmnb cancel`.")
 
@@ -179,6 +206,23 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
     def help(self, words: list[str]) -> None:
         self._parser("help").parse(words)
         say(HELP)
+
+    def _cache(self, command: str, name: str | None) -> PromptCache:
+        """The cache of a model that has one of ours."""
+        backend = self.session.backend(name)
+        cache = getattr(backend, "cache", None)
+        if not isinstance(cache, PromptCache):
+            raise UsageError(f"{MAGIC} {command}: {backend.name} has no cache of ours; load a model with %lmnb load.")
+        return cache
+
+    def _state(self, command: str, name: str) -> Any:
+        """The state that a variable holds."""
+        value = self.shell.user_ns.get(name)
+        if not callable(getattr(value, "tokens", None)):
+            states = [one for one, each in self.shell.user_ns.items() if callable(getattr(each, "tokens", None))]
+            hint = options.suggest(name, states)
+            raise UsageError(f"{MAGIC} {command}: {name!r} is not a variable that holds a state.{hint}")
+        return value
 
     def _parser(self, command: str) -> options.LineParser:
         return options.LineParser(f"{MAGIC} {command}")

@@ -19,11 +19,12 @@ def status_line(model: LoadedModel, *, default: bool) -> str:
     if status is None:  # a backend without an engine of ours: a server or an API
         return f"{head}: {model.backend.name}"
     now = status()
+    pinned = f"{now.pinned_tokens:,} of them pinned, " if now.pinned_tokens else ""
     return "\n".join(
         (
             f"{head}: {now.model}, {now.dtype} on {now.device}, context {now.context_tokens:,} tokens",
             f"  memory   weights {_bytes(now.weight_bytes)}, KV pool {_bytes(now.pool_bytes)} for {now.pool_tokens:,} "
-            f"tokens ({now.cached_tokens:,} cached, {now.free_tokens:,} free)",
+            f"tokens ({now.cached_tokens:,} cached, {pinned}{now.free_tokens:,} free)",
             f"  work     {now.running} running, {now.waiting} waiting; {now.prompt_tokens:,} prompt tokens, "
             f"{_share(now.reused_tokens, now.prompt_tokens)} of them reused; {now.generated_tokens:,} generated",
         )

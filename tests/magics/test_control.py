@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from context_support import fake_runtime
 
 from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import ModelNotFoundError
-from lmnb.language import get_default_backend
+from lmnb.language import get_default_backend, set_default_backend
 from lmnb.magics.control import HELP
+from lmnb.magics.models import LoadedModel, Settings
 from lmnb.runtime.events import EngineStatus
 
 
@@ -107,6 +109,35 @@ def test_flush_and_unload_by_name_or_all(notebook, opened):
     assert notebook.out == "No model is loaded.\n"
 
 
+def test_a_states_prompt_is_pinned_until_it_is_let_go(notebook):
+    with fake_runtime() as runtime:
+        set_default_backend(runtime)
+        notebook.run("%%lmprog\ns += 'A prompt to keep.'\ns.sync()")
+        notebook.run("%lmnb unpin")
+        assert notebook.out == "Nothing was pinned.\n"
+        notebook.run("%lmnb pin s")
+        assert notebook.out == "s: 17 tokens stay cached until `%lmnb unpin s`.\n"
+        assert [pin.text for pin in runtime.cache.pins()] == ["A prompt to keep."]
+        assert "'t' is not a variable that holds a state" in notebook.fail("%lmnb pin t")
+        notebook.run("%lmnb unpin s")
+        assert notebook.out == "1 pin taken back.\n"
+        assert runtime.cache.pins() == []
+        shown = notebook.fail("%lmnb unpin s")
+        assert shown.count("\n") == 1
+        assert "not pinned" in shown
+
+
+def test_a_flush_says_what_stays(notebook):
+    with fake_runtime() as runtime:
+        model = LoadedModel("kept", runtime, Settings())
+        notebook.shell.magics_manager.registry["Lmnb"].session.models._models["kept"] = model
+        runtime.cache.pin("A prompt to keep.")
+        notebook.run("%lmnb flush kept")
+        assert notebook.out == "kept: cached prompts forgotten; 17 pinned tokens stay (`%lmnb unpin`).\n"
+        notebook.run("%lmnb status")
+        assert "(17 cached, 17 of them pinned, " in notebook.out
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -118,6 +149,9 @@ def test_flush_and_unload_by_name_or_all(notebook, opened):
         ("unload x", "no model named 'x' is loaded (loaded: none)"),
         ("status now", "unexpected word 'now'"),
         ("tree", "no cache"),
+        ("pin", "required: state"),
+        ("pin s", "has no cache of ours"),
+        ("unpin", "has no cache of ours"),
     ],
 )
 def test_mistakes_are_one_line_usage_errors(notebook, backend, line, words):
