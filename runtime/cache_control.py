@@ -83,10 +83,15 @@ class CacheControl:
         return len(slots)
 
     def evict_tokens(self, token_ids: Sequence[int]) -> int:
-        """`evict` from the node in which a prompt ends, as far as it is cached. 0 if nothing of it is."""
-        tokens = np.array(token_ids, dtype=np.int32)
-        node = self._cache.deepest(tokens)
-        return 0 if node is None else self.evict(node.id)
+        """`evict` what of a cached prompt no other branch shares, and what continues it. 0 if nothing is cached."""
+        node = self._cache.deepest(np.array(token_ids, dtype=np.int32))
+        if node is None:
+            return 0
+        for above in node.path()[1:]:
+            if len(above.children) > 1 or above.locks:
+                break
+            node = above
+        return self.evict(node.id)
 
     def flush(self) -> None:
         """Forget everything that no pin keeps. No request may be running."""

@@ -131,7 +131,7 @@ class Engine:
         return self._call(lambda: self._loop.control.evict(node))
 
     def evict_tokens(self, token_ids: Sequence[int]) -> int:
-        """`evict` the node in which a prompt ends, as far as it is cached."""
+        """`evict` what of a cached prompt no other branch shares, and what continues it."""
         return self._call(lambda: self._loop.control.evict_tokens(token_ids))
 
     def check_integrity(self) -> None:

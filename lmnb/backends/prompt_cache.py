@@ -104,8 +104,9 @@ class PromptCache:
         return 1
 
     def evict(self, prompt: str | HasTokens | int) -> int:
-        """Forget a prompt from the last branching before its end on, with everything that continues it; how many
-        tokens that were, 0 if it was not cached. CacheError if a running request or a pin holds it."""
+        """Forget what of a prompt no other branch of the tree shares, and what continues it; how many tokens that were,
+        0 if nothing was cached. A node's number stands for the node and all below it. CacheError if a running request
+        or a pin holds that."""
         if isinstance(prompt, int):
             return self._engine().evict(prompt)
         return self._engine().evict_tokens(self._ids(prompt))

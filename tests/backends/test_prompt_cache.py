@@ -65,13 +65,13 @@ def test_a_state_is_a_prompt(runtime: Runtime) -> None:
         assert pin.text == state.text()
         fill(runtime)
         assert pin.num_tokens == len(RULES) + 5
-        assert sum(len(node.token_ids) for node in runtime.snapshot().nodes if node.pinned) >= 5
         assert reused(runtime, RULES + "!") == len(RULES)
         assert runtime.cache.unpin(state) == 1  # leaving the block is no error then
     with pytest.raises(CacheError, match="not pinned"):
         runtime.cache.unpin(state)
-    assert runtime.cache.evict(state) >= 5
-    assert reused(runtime, RULES + "!") <= len(RULES)
+    assert runtime.cache.evict(RULES + "!") == 1  # the other branch of the same rules stays
+    assert runtime.cache.evict(state) == len(RULES) + 5
+    assert reused(runtime, RULES + "!") == 0
 
 
 def test_all_pins_at_once_and_by_node(runtime: Runtime) -> None:
