@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from lmnb.backends.capabilities import Capabilities
+from lmnb.backends.images import Picture
 from lmnb.runtime.request import FinishReason, Origin, SamplingParams, TokenLogprob
 
 TokenSource = Literal["template", "given", "generated"]
@@ -181,6 +182,15 @@ class Context(Protocol):
 
     async def score(self, choices: Sequence[str], *, unconditional: bool, owner: Owner, cancel: CancelToken) -> Scores:
         """Score `choices` as continuations of the prompt, which is left as it was."""
+        ...
+
+
+class SeeingContext(Protocol):
+    """What a context can do besides if its backend's capabilities include `images`."""
+
+    def append_image(self, picture: Picture) -> str:
+        """Add an image or a video to the prompt; returns what stands for it in the text. ArgumentError if the open
+        role cannot hold one."""
         ...
 
 

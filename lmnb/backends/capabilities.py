@@ -36,6 +36,7 @@ class Capabilities:
 
     `select`: "scored" compares log-probabilities of whole choices; "guided" lets the model choose token by token.
     `continues_turn`: an assistant's turn may begin with the program's own text, or hold several generations.
+    `images`: contexts take images (`SeeingContext`); whether the model makes sense of them is its own affair.
     `data_is_text`: special tokens in a role's content stay text; elsewhere the server takes them for what they say.
     `speculation`: `num_api_spec_tokens` saves calls here (a local engine reuses its cache instead).
     `grammar_options`: JSON may be loose, and a grammar library may be named.
@@ -88,6 +89,14 @@ class Capabilities:
 
         if constraint is not None and not self.grammar_options and (constraint.loose or constraint.engine != "auto"):
             raise ArgumentError(f"{backend} enforces constraints its own way; leave json_style and grammar_backend out")
+
+    def refuse_images(self, backend: Any) -> ArgumentError:
+        """The error for an image that cannot be taken."""
+        backend = getattr(backend, "inner", backend)
+        return ArgumentError(
+            f"{backend.name} on {type(backend).__name__} reads no images or videos; describe them in text, or run on a "
+            "model that sees: RuntimeEndpoint(url) of an SGLang server, OpenAI, Anthropic, VertexAI or LiteLLM"
+        )
 
     def refuse_select(self, backend: str) -> ArgumentError:
         """The error for a `select` that cannot be made."""

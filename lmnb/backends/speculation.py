@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from lmnb.backends.base import Backend, CancelToken, Context, Delta, Generation, Owner, Scores
+from lmnb.backends.base import Backend, CancelToken, Context, Delta, Generation, Owner, Scores, SeeingContext
 from lmnb.backends.capabilities import Capabilities
+from lmnb.backends.images import Picture
 from lmnb.backends.speculated_text import Piece, SpeculatedText
 from lmnb.errors import ArgumentError, ProgramError
 from lmnb.runtime.request import SamplingParams
@@ -88,6 +89,13 @@ class SpeculativeContext:
         else:
             self._inner.append(text)
         self._follow(text)
+
+    def append_image(self, picture: Picture) -> str:
+        """See `SeeingContext.append_image`. No kept text goes on behind an image that the model had not seen."""
+        text = cast(SeeingContext, self._inner).append_image(picture)
+        self._kept = None
+        self._said += text
+        return text
 
     def begin_role(self, role: str) -> str:
         """See `Context.begin_role`."""

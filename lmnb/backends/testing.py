@@ -27,6 +27,7 @@ from lmnb.backends.base import (
     TokenSource,
 )
 from lmnb.backends.capabilities import ALL_SAMPLING, Capabilities
+from lmnb.backends.images import Picture
 from lmnb.errors import ArgumentError, EngineClosedError, TemplateError
 from lmnb.runtime.request import FinishReason, SamplingParams, TokenLogprob
 
@@ -53,6 +54,7 @@ class ScriptedCall:
     owner: Owner | None = None
     params: SamplingParams | None = None
     choices: tuple[str, ...] = ()
+    images: tuple[Picture, ...] = ()  # in the prompt, each where it says "<image>"
     offsets: tuple[int, ...] | None = None
 
 
@@ -110,6 +112,7 @@ class ScriptedBackend:
         regex="trusted",
         json_schema="trusted",
         cancel="at once",
+        images=True,
         continues_turn=True,
         token_lens=True,
         data_is_text=True,
@@ -205,10 +208,15 @@ class ScriptedContext:
     """One state's prompt as text. Roles are `<|user|>` ... `<|end|>`, each on its own line."""
 
     def __init__(
-        self, backend: ScriptedBackend, parts: Sequence[tuple[str, TokenSource]] = (), role: str | None = None
+        self,
+        backend: ScriptedBackend,
+        parts: Sequence[tuple[str, TokenSource]] = (),
+        role: str | None = None,
+        images: Sequence[Picture] = (),
     ) -> None:
         self.backend = backend
         self._parts = list(parts)
+        self._images = list(images)
         self._role = role
 
     @property
@@ -224,6 +232,12 @@ class ScriptedContext:
     def append(self, text: str, *, data: bool = False) -> None:
         """Add text."""
         self._parts.append((text, "generated" if data else "given"))
+
+    def append_image(self, picture: Picture) -> str:
+        """Add an image."""
+        self._images.append(picture)
+        self._parts.append(("<image>", "given"))
+        return "<image>"
 
     def begin_role(self, role: str) -> str:
         """Open a role."""
@@ -249,20 +263,21 @@ class ScriptedContext:
 
     def fork(self) -> ScriptedContext:
         """An independent copy."""
-        return ScriptedContext(self.backend, self._parts, self._role)
+        return ScriptedContext(self.backend, self._parts, self._role, self._images)
 
     async def commit(self, *, owner: Owner, cancel: CancelToken) -> None:
         """Note that branches are about to race."""
-        self.backend.record(ScriptedCall("commit", self.prompt, owner))
+        self.backend.record(ScriptedCall("commit", self.prompt, owner, images=tuple(self._images)))
         self.backend.count_cached(_TOKEN.findall(self.prompt))
 
     async def concatenate(self, branches: Sequence[Context], offsets: Sequence[int] | None) -> None:
         """Note the call, and go on with the branches' own texts."""
-        mine = self.prompt
+        mine, num_images = self.prompt, len(self._images)
         self.backend.record(ScriptedCall("concatenate", mine, offsets=None if offsets is None else tuple(offsets)))
         for branch in branches:
             assert isinstance(branch, ScriptedContext)
             self._parts.append((branch.prompt.removeprefix(mine), "given"))
+            self._images += branch._images[num_images:]
 
     async def generate(
         self,
@@ -275,7 +290,7 @@ class ScriptedContext:
     ) -> Generation:
         """Say the scripted reply, token by token."""
         backend, prompt = self.backend, self.prompt
-        reply = backend.record(ScriptedCall("generate", prompt, owner, params))
+        reply = backend.record(ScriptedCall("generate", prompt, owner, params, images=tuple(self._images)))
         prompt_tokens = _TOKEN.findall(prompt)
         cached = backend.count_cached(prompt_tokens)
         said = reply.text if isinstance(reply, Broken) else reply if isinstance(reply, str) else ""
@@ -312,7 +327,7 @@ class ScriptedContext:
     async def score(self, choices: Sequence[str], *, unconditional: bool, owner: Owner, cancel: CancelToken) -> Scores:
         """Score by the scorer."""
         backend, prompt = self.backend, self.prompt
-        backend.record(ScriptedCall("score", prompt, owner, choices=tuple(choices)))
+        backend.record(ScriptedCall("score", prompt, owner, choices=tuple(choices), images=tuple(self._images)))
         await _pause(backend.token_delay, asyncio.Event())
         texts = [prompt + choice for choice in choices] + (list(choices) if unconditional else [])
         prompts = [_TOKEN.findall(text) for text in texts]

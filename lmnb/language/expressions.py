@@ -112,6 +112,15 @@ class Select(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Image(Expr):
+    """An image, or a video's frames. While a program is traced, `picture` may be a placeholder for what `image` or
+    `video` takes (`num_frames` is set for a video)."""
+
+    picture: Any
+    num_frames: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class Submitted(Expr):
     """What `s.user(...)` returns: it is in the state `owner` already, so that `s += s.user(...)` adds it once."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lmnb.backends.base import Backend, CancelToken, Owner
 from lmnb.errors import ArgumentError
 from lmnb.language.default_backend import resolve_backend
-from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Select, Text
+from lmnb.language.expressions import Expr, Gen, Image, RoleBegin, RoleEnd, Select, Text
 from lmnb.language.placeholders import Argument, Placeholder
 from lmnb.language.submission import merge_text
 
@@ -34,7 +34,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Append(Op):
-    """Text, a role's mark, a placeholder, a `gen` or a `select`."""
+    """Text, an image, a role's mark, a placeholder, a `gen` or a `select`."""
 
     node: Expr
 
@@ -232,6 +232,10 @@ def describe_node(node: Expr) -> str:
             return f"begin {role}"
         case RoleEnd(role=role):
             return f"end {role}"
+        case Image(picture=picture, num_frames=None):
+            return f"image {picture!r}"
+        case Image(picture=picture, num_frames=num_frames):
+            return f"video {picture!r} in {num_frames!r} frames"
         case Gen(name=name, constraint=constraint):
             return f"gen {name!r}" + (f" as {constraint.kind}" if constraint else "")
         case Select(name=name, choices=choices):

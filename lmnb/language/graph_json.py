@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import fields
 from typing import Any
 
+from lmnb.backends.image_reading import load_image
+from lmnb.backends.images import ImageData, VideoData
 from lmnb.errors import ArgumentError
 from lmnb.language import choices as choice_methods
-from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, SamplingOptions, Select, Text
+from lmnb.language.expressions import Expr, Gen, Image, RoleBegin, RoleEnd, SamplingOptions, Select, Text
 from lmnb.language.graph import REQUIRED, Append, Call, Fork, Graph, Join, Op, Scope, SetVariable
 from lmnb.language.placeholders import Argument, VariableRef
 from lmnb.language.reasoning import ReasoningFormat
@@ -20,7 +23,8 @@ _OPS: dict[str, type[Op]] = {
 }  # fmt: skip
 _NODES: dict[str, type[Any]] = {
     "text": Text, "begin": RoleBegin, "end": RoleEnd, "arg": Argument, "var": VariableRef,
-    "gen": Gen, "select": Select, "options": SamplingOptions, "constraint": Constraint, "reasoning": ReasoningFormat,
+    "gen": Gen, "select": Select, "image": Image,
+    "options": SamplingOptions, "constraint": Constraint, "reasoning": ReasoningFormat,
 }  # fmt: skip
 _METHODS = {
     method.name: method
@@ -85,6 +89,10 @@ def _written(value: Any) -> Any:
         if value not in _METHODS.values():
             raise ArgumentError(f"JSON cannot hold the choices_method {value!r}; only lmnb's own ones")
         return {"is": "method", "name": value.name}
+    if isinstance(value, ImageData):
+        return {"is": "file", "data": value.base64}
+    if isinstance(value, VideoData):
+        return {"is": "frames", "files": [_written(frame) for frame in value.frames]}
     if isinstance(value, (Expr, Constraint, SamplingOptions, ReasoningFormat)):
         return _written_object(_kind(value, _NODES), value)
     raise ArgumentError(f"JSON cannot hold {value!r}, which the program uses as a value")
@@ -120,6 +128,10 @@ def _read(value: Any) -> Any:
         return {key: _read(item) for key, item in value["items"]}
     if kind == "method":
         return _METHODS[value["name"]]
+    if kind == "file":
+        return load_image(base64.b64decode(value["data"]))
+    if kind == "frames":
+        return VideoData(tuple(_read(file) for file in value["files"]))
     return _read_object(_NODES[kind], value)
 
 

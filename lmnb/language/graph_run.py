@@ -12,12 +12,12 @@ from typing import Any
 from lmnb.errors import ProgramError
 from lmnb.language.call import Home, new_call_branch
 from lmnb.language.defaults import Defaults
-from lmnb.language.expressions import Expr, Gen, Select, flatten
+from lmnb.language.expressions import Expr, Gen, Image, Select, flatten
 from lmnb.language.graph import REQUIRED, Append, Call, Fork, Graph, Join, Op, Scope, SetVariable
 from lmnb.language.group import ProgramStateGroup
 from lmnb.language.parameters import STATE
 from lmnb.language.placeholders import Argument, Placeholder, VariableRef
-from lmnb.language.primitives import select
+from lmnb.language.primitives import picture_of, select
 from lmnb.language.program import Program
 from lmnb.language.state import ProgramState
 from lmnb.language.steps import ScopeStep, Step
@@ -100,6 +100,8 @@ class _Execution:
                 state.submit(_SayStep(where, self._states[node.stream].variables[node.name], node))
             case Gen():
                 state.append_at((self._with_values(node),), line)
+            case Image(picture=Placeholder() as source, num_frames=num_frames):
+                state.append_at((picture_of(self._value(source), self._value(num_frames)),), line)
             case Select(choices=choices):
                 state.append_at(flatten(select(node.name, self._value(choices), 0.0, node.method)), line)
             case _:

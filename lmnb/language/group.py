@@ -7,10 +7,10 @@ from typing import Any, overload
 
 from lmnb.errors import ArgumentError, ProgramError
 from lmnb.language.expressions import Expr
+from lmnb.language.messages import Piece, merged_pieces
 from lmnb.language.source import caller_line
 from lmnb.language.state import ProgramState
-from lmnb.language.steps import JoinStep, SetStep, Step, check_replayable, merged_pieces
-from lmnb.language.stream import Piece
+from lmnb.language.steps import JoinStep, SetStep, Step, check_replayable
 from lmnb.language.variables import Variable
 
 GATHER = "gather_variable"

@@ -1,19 +1,21 @@
-"""The words of the language: `gen`, `select`, roles. Each checks its arguments and makes an expression."""
+"""The words of the language: `gen`, `select`, `image`, roles. Each checks its arguments and makes an expression."""
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
-from lmnb.errors import ArgumentError, ProgramError
+from lmnb.errors import ArgumentError
 from lmnb.language import arguments
 from lmnb.language.choices import ChoicesSamplingMethod, token_length_normalized
-from lmnb.language.expressions import Expr, ExprList, Gen, RoleBegin, RoleEnd, SamplingOptions, Select, flatten
+from lmnb.language.expressions import Expr, ExprList, Gen, Image, RoleBegin, RoleEnd, SamplingOptions, Select, flatten
 from lmnb.language.placeholders import Placeholder
 from lmnb.language.reasoning import get_reasoning_format
 from lmnb.language.shapes import ShapeArguments
-from lmnb.runtime.argument_checks import check_text
+from lmnb.runtime.argument_checks import check_text, whole_number
 
 ROLES = ("system", "user", "assistant")
 _GEN_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
@@ -234,18 +236,49 @@ def separate_reasoning(expr: str | Expr, model_type: str) -> Expr:
     return nodes[0] if len(nodes) == 1 else ExprList(tuple(nodes))
 
 
-def image(expr: object) -> NoReturn:
-    """Refused: no model that reads images runs here."""
-    raise ProgramError(
-        "image(...) needs a model that reads images, and none of those run here yet; describe it in text"
-    )
+def image(source: Any) -> Expr:
+    """An image, for models that see: the path of a local file, an encoded file's bytes, a PIL image, or a uint8 array
+    (or torch tensor) of shape (channels, height, width).
+
+    It is read and checked now, and encoded once however many branches and calls it goes to. PNG, JPEG, GIF and WebP
+    files are sent as they are; what else Pillow can read becomes a PNG. ArgumentError for what is no image. Adding it
+    to a state whose backend reads no images raises, too.
+    """
+    return picture_of(source, None)
 
 
-def video(path: object, num_frames: int) -> NoReturn:
-    """Refused: no model that reads videos runs here."""
-    raise ProgramError(
-        "video(...) needs a model that reads images, and none of those run here yet; describe it in text"
-    )
+def video(path: Any, num_frames: Any) -> Expr:
+    """`num_frames` frames of a local video file, evenly spaced. Needs `lmnb[video]`.
+
+    A video with fewer frames gives all of them, with a warning. Servers of SGLang get one video, chat APIs as many
+    images. ArgumentError for what is no video.
+    """
+    if not isinstance(num_frames, Placeholder):
+        num_frames = whole_number("num_frames", num_frames)
+        if num_frames < 1:
+            raise ArgumentError(f"num_frames must be at least 1, not {num_frames}")
+    return picture_of(path, num_frames)
+
+
+def picture_of(source: Any, num_frames: Any) -> Image:
+    """The node of `image(source)`, or of `video(source, num_frames)`."""
+    if isinstance(source, Placeholder) or isinstance(num_frames, Placeholder):
+        return Image(source, num_frames)
+    if num_frames is None:
+        from lmnb.backends.image_reading import load_image
+
+        return Image(load_image(source))
+    if not isinstance(source, (str, os.PathLike)):
+        raise ArgumentError(f"video takes the path of a local file, not a {type(source).__name__}")
+    from lmnb.backends.video_reading import load_video
+
+    frames, total = load_video(source, num_frames)
+    if total < num_frames:
+        warnings.warn(
+            f"the video {os.fspath(source)!r} has {total} frames, not {num_frames}: all of them are used, none twice",
+            stacklevel=3,
+        )
+    return Image(frames)
 
 
 def role_turn(role: str, expr: str | Expr | None) -> ExprList:

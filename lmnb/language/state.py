@@ -206,10 +206,13 @@ class ProgramState:
         self._check(allow_cancelled=True)
         return self.stream.text
 
-    def messages(self) -> list[dict[str, str]]:
-        """The closed turns, `{"role": ..., "content": ...}`, when everything appended so far is done."""
+    def messages(self) -> list[dict[str, Any]]:
+        """The closed turns, `{"role": ..., "content": ...}`, when everything appended so far is done.
+
+        A turn's content is its text; with images in it, a list of text and image parts as OpenAI's API has them.
+        """
         self._check(allow_cancelled=True)
-        return [dict(message) for message in self.stream.messages]
+        return [message.as_dict() for message in self.stream.messages]
 
     def tokens(self) -> Tokens:
         """The exact tokens of the prompt, each with where it came from: the chat template, the program, the model.

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from lmnb.backends.base import ConcatenatingContext
+from lmnb.backends.images import Picture
 from lmnb.errors import ProgramError
 from lmnb.language.branch import Branch
 from lmnb.language.events import BranchesJoined, VariableSet
-from lmnb.language.stream import Piece, Stream
+from lmnb.language.messages import Piece
+from lmnb.language.stream import Stream
 from lmnb.language.variables import Failure, Variable
 
 
@@ -47,6 +49,19 @@ class TextStep(Step):
     async def run(self, stream: Stream) -> None:
         """Add it."""
         stream.append(self.text)
+
+
+class ImageStep(Step):
+    """Adds an image or a video."""
+
+    def __init__(self, where: str, picture: Picture) -> None:
+        super().__init__(where)
+        self.picture = picture
+        _ = picture.preview  # made here, in the program's thread, and kept: views are told of it
+
+    async def run(self, stream: Stream) -> None:
+        """Add it."""
+        stream.append_image(self.picture)
 
 
 class RoleStep(Step):
@@ -167,6 +182,8 @@ class JoinStep(Step):
                 stream.begin_role(piece.text)
             elif piece.kind == "role_end":
                 stream.end_role()
+            elif piece.picture is not None:
+                stream.append_image(piece.picture)
             else:
                 stream.append(piece.text, data=piece.kind == "generated")
 
@@ -180,17 +197,6 @@ def set_variable(stream: Stream, variable: Variable, value: Any, meta: dict[str,
 def told(stream: Stream, variable: Variable, value: Any) -> VariableSet:
     """What views hear of a value."""
     return VariableSet(stream.branch.id, variable.name, str(value), type(value).__name__)
-
-
-def merged_pieces(pieces: Sequence[Piece]) -> list[Piece]:
-    """The same with neighbours of one kind joined."""
-    result: list[Piece] = []
-    for piece in pieces:
-        if result and piece.kind == result[-1].kind and piece.kind in ("text", "generated"):
-            result[-1] = Piece(piece.kind, result[-1].text + piece.text)
-        else:
-            result.append(piece)
-    return result
 
 
 def check_replayable(pieces: Sequence[Piece], role: str | None, index: int) -> None:

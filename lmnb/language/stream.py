@@ -10,13 +10,14 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, cast
 
-from lmnb.backends.base import Backend, Context
+from lmnb.backends.base import Backend, Context, SeeingContext
+from lmnb.backends.images import Picture
 from lmnb.language.branch import Branch, linked_token
-from lmnb.language.events import RoleClosed, RoleOpened, RunEvent, TextAppended, TokensGenerated
+from lmnb.language.events import ImageAdded, RoleClosed, RoleOpened, RunEvent, TextAppended, TokensGenerated
 from lmnb.language.loop import background
+from lmnb.language.messages import Message, Piece
 from lmnb.language.run import Run, current_branch
 from lmnb.language.token_parts import part
 from lmnb.language.variables import Chunk, Failure, Variable
@@ -25,14 +26,6 @@ from lmnb.runtime.request import Origin, TokenLogprob
 
 if TYPE_CHECKING:
     from lmnb.language.steps import Step
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What a branch said since its fork, so that a join can say it again in the parent."""
-
-    kind: Literal["text", "generated", "role", "role_end"]
-    text: str
 
 
 class Stream:
@@ -53,11 +46,11 @@ class Stream:
         # loop:
         self.context: Context | None = None
         self.chunks: list[Chunk] = []
-        self.messages: list[dict[str, str]] = []
+        self.messages: list[Message] = []
         self.role: str | None = None
         self.journal: list[Piece] = []
         self.scopes: list[Variable] = []
-        self._role_parts: list[str] = []
+        self._role_parts: list[str | Picture] = []
 
     @property
     def branch(self) -> Branch:
@@ -123,7 +116,7 @@ class Stream:
         """Start with all that `parent` has said. `close_role` closes a role that a cancel has left open."""
         assert parent.context is not None
         self.context = parent.context.fork()
-        self.messages = [dict(message) for message in parent.messages]
+        self.messages = list(parent.messages)
         self.role = parent.role
         self._role_parts = list(parent._role_parts)
         text = parent.text
@@ -160,6 +153,11 @@ class Stream:
         if tell:
             self.publish(TextAppended(self.branch.id, text))
 
+    def append_image(self, picture: Picture) -> None:
+        """Add an image or a video."""
+        token = cast(SeeingContext, self._context()).append_image(picture)
+        self._note_image(Piece("image", token, picture))
+
     def add_generated(
         self,
         text: str,
@@ -179,7 +177,10 @@ class Stream:
             self.publish(TokensGenerated(self.branch.id, text, num_tokens, [told]))
 
     def take_over(self, piece: Piece) -> None:
-        """Add text that the context has already."""
+        """Add what the context has already."""
+        if piece.picture is not None:
+            self._note_image(piece)
+            return
         self._emit(Chunk(piece.text), piece)
         self.publish(TextAppended(self.branch.id, piece.text))
 
@@ -221,18 +222,36 @@ class Stream:
             self.context = self.backend.new_context()
         return self.context
 
+    def _note_image(self, piece: Piece) -> None:
+        picture = piece.picture
+        assert picture is not None
+        self._emit(Chunk(piece.text), piece)
+        self.publish(
+            ImageAdded(
+                self.branch.id,
+                piece.text,
+                picture.mime,
+                picture.width,
+                picture.height,
+                picture.num_bytes,
+                picture.digest,
+                picture.preview,
+                len(picture.images),
+            )
+        )
+
     def _emit(self, chunk: Chunk, piece: Piece) -> None:
         self.chunks.append(chunk)
         self.journal.append(piece)
         if self.role is not None:
-            self._role_parts.append(chunk.text)
+            self._role_parts.append(piece.picture or chunk.text)
         for variable in self.scopes:
             variable.push(chunk)
         self.signal.notify()
 
     def _close_message(self) -> None:
         assert self.role is not None
-        self.messages.append({"role": self.role, "content": "".join(self._role_parts).lstrip()})
+        self.messages.append(Message(self.role, tuple(self._role_parts)))
         self.role = None
         self._role_parts = []
 

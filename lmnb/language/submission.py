@@ -7,18 +7,23 @@ from collections.abc import Sequence
 from lmnb.backends.base import Backend
 from lmnb.errors import ProgramError
 from lmnb.language.defaults import Defaults
-from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Select, Text
+from lmnb.language.expressions import Expr, Gen, Image, RoleBegin, RoleEnd, Select, Text
 from lmnb.language.model_steps import GenStep, SelectStep
 from lmnb.language.reasoning import SUFFIX
-from lmnb.language.steps import RoleStep, Step, TextStep
+from lmnb.language.steps import ImageStep, RoleStep, Step, TextStep
 from lmnb.language.variables import Variable
 
 
 def prepare(node: Expr, line: int | None, defaults: Defaults, backend: Backend) -> Step:
-    """The step of one node that was appended at `line`. ArgumentError if its parameters are out of range."""
+    """The step of one node that was appended at `line`. ArgumentError if its parameters are out of range, or
+    the backend cannot take it."""
     at = f" at line {line}" if line is not None else ""
     if isinstance(node, Text):
         return TextStep(f"text{at}", node.text)
+    if isinstance(node, Image):
+        if not backend.capabilities.images:
+            raise backend.capabilities.refuse_images(backend)
+        return ImageStep(f"image{at}", node.picture)
     if isinstance(node, RoleBegin):
         return RoleStep(f"{node.role}{at}", node.role)
     if isinstance(node, RoleEnd):

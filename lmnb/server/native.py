@@ -72,6 +72,8 @@ class Native:
             "is_generation": True,
             "preferred_sampling_params": None,
             "weight_version": "default",
+            "has_image_understanding": False,
+            "has_audio_understanding": False,
             # Beyond SGLang's answer: lmnb's own clients write the model's template instead of guessing it.
             "chat_template": template.to_wire() if isinstance(template, JinjaTemplate) else {"name": template.name},
         }

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import lmnb as sgl
-from lmnb.errors import ArgumentError, GrammarError, ProgramError
+from lmnb.errors import ArgumentError, GrammarError
 from lmnb.language.expressions import Gen, Select
 
 # The positional order that SGLang programs rely on.
@@ -134,10 +134,3 @@ def test_choices_make_a_select() -> None:
 def test_what_cannot_work_is_refused_at_once(make_it: object) -> None:
     with pytest.raises(ArgumentError):
         make_it()  # type: ignore[operator]
-
-
-def test_image_is_refused() -> None:
-    with pytest.raises(ProgramError, match="image"):
-        sgl.image("cat.png")
-    with pytest.raises(ProgramError, match="video"):
-        sgl.video("cat.mp4", 4)

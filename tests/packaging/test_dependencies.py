@@ -38,6 +38,7 @@ def declared(pyproject: dict[str, Any]) -> set[str]:
     project = pyproject["project"]
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"], *extras["engine"], *extras["notebook"], *extras["api"]]
+    requirements += [*extras["images"], *extras["video"]]
     return {canonicalize_name(Requirement(r).name) for r in requirements}
 
 

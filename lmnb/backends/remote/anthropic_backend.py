@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from lmnb.backends.capabilities import Capabilities
+from lmnb.backends.content_parts import anthropic_image
 from lmnb.backends.remote.api_backend import ApiBackend, status_message
 from lmnb.backends.remote.api_reply import ApiReply
 from lmnb.backends.remote.chat_prompt import ChatPrompt, Message
@@ -53,6 +54,7 @@ class Anthropic(ApiBackend):
             capabilities=Capabilities(
                 json_schema="by output_config",
                 cancel="by closing the stream",
+                images=True,
                 continues_turn=True,
                 data_is_text=True,
                 speculation=True,
@@ -82,7 +84,7 @@ class Anthropic(ApiBackend):
     async def call(self, prompt: ChatPrompt | TextPrompt, params: SamplingParams, reply: ApiReply) -> None:
         """One streamed call."""
         assert isinstance(prompt, ChatPrompt)
-        messages, prefix = prompt.to_send(self.who)
+        messages, prefix = prompt.to_send(self.who, anthropic_image)
         system, messages = split_system(messages)
         prefix = self.prefix_to_send(prefix)
         if prefix:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from lmnb.backends.base import CancelToken, Delta, Generation, Owner, Scores
 from lmnb.backends.capabilities import Capabilities
+from lmnb.backends.images import Picture
 from lmnb.backends.remote.api_reply import ApiReply
 from lmnb.backends.remote.cancellation import until_cancelled
 from lmnb.backends.remote.chat_prompt import ChatPrompt
@@ -143,6 +144,10 @@ class ApiContext:
     def append(self, text: str, *, data: bool = False) -> None:
         """See `Context.append`."""
         self._prompt.append(text)
+
+    def append_image(self, picture: Picture) -> str:
+        """See `SeeingContext.append_image`."""
+        return self._prompt.append_image(picture)
 
     def begin_role(self, role: str) -> str:
         """See `Context.begin_role`."""

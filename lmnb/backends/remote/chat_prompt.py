@@ -5,11 +5,15 @@ The template is for reading only: `text()` of a state shows it; the API gets rol
 
 from __future__ import annotations
 
+from typing import Any
+
+from lmnb.backends.content_parts import ImagePart, content, openai_image
+from lmnb.backends.images import Picture, image_token
 from lmnb.backends.templates import ChatTemplate
 from lmnb.errors import ArgumentError, TemplateError
 
 ROLES = ("system", "user", "assistant")
-Message = dict[str, str]
+Message = dict[str, Any]
 
 
 class ChatPrompt:
@@ -17,13 +21,20 @@ class ChatPrompt:
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
-        self._messages: list[Message] = []
+        self._messages: list[tuple[str, tuple[str | Picture, ...]]] = []
         self._role: str | None = None
-        self._parts: list[str] = []  # of the open turn, or outside of turns
+        self._parts: list[str | Picture] = []  # of the open turn, or outside of turns
 
     def append(self, text: str) -> None:
         """Add text to the open turn."""
         self._parts.append(text)
+
+    def append_image(self, picture: Picture) -> str:
+        """Add an image to the open user turn, or outside of turns; returns what stands for it when read."""
+        if self._role not in (None, "user"):
+            raise ArgumentError(f"a chat API takes images in user turns, not in {self._role} turns")
+        self._parts.append(picture)
+        return image_token(self._template)
 
     def begin_role(self, role: str) -> str:
         """Open a turn; returns the template's text for it."""
@@ -42,7 +53,7 @@ class ChatPrompt:
         if self._role is None:
             raise TemplateError("no role is open that could be closed")
         text = self._template.end(self._history, self._role)
-        self._messages.append({"role": self._role, "content": "".join(self._parts)})
+        self._messages.append((self._role, tuple(self._parts)))
         self._role = None
         self._parts = []
         return text
@@ -55,30 +66,31 @@ class ChatPrompt:
         twin._parts = self._parts.copy()
         return twin
 
-    def to_send(self, who: str) -> tuple[list[Message], str]:
+    def to_send(self, who: str, image_part: ImagePart = openai_image) -> tuple[list[Message], str]:
         """The messages for the next generation, and what the assistant's turn begins with (mostly nothing).
 
         ArgumentError where a chat model cannot speak.
         """
-        text = "".join(self._parts)
-        messages = [dict(message) for message in self._messages]
+        messages = [{"role": role, "content": content(parts, image_part)} for role, parts in self._messages]
         if self._role == "assistant":
-            return messages, text
+            return messages, "".join(map(str, self._parts))  # no images: see `append_image`
         if self._role is not None:
             raise ArgumentError(f"{who} writes assistant turns, not {self._role} turns: put gen into assistant(...)")
         if messages:
             raise ArgumentError(f"{who} writes whole assistant turns: put gen into assistant(...)")
-        if not text:
+        if not any(self._parts):
             raise ArgumentError("the prompt is empty: append some text, or a user turn, before gen")
-        return [{"role": "user", "content": text}], ""
+        return [{"role": "user", "content": content(self._parts, image_part)}], ""
 
     @property
     def _history(self) -> tuple[str, ...]:
-        return tuple(message["role"] for message in self._messages)
+        return tuple(role for role, _ in self._messages)
 
     def _check_outside(self) -> None:
-        """Text between turns would be lost: an API has no place for it."""
-        lost = "".join(self._parts).strip()
+        """Text between turns would be lost: an API has no place for it. Nor for images."""
+        if any(not isinstance(part, str) for part in self._parts):
+            raise TemplateError("an image stands outside of turns, where a chat API has no place for it; use user(...)")
+        lost = "".join(map(str, self._parts)).strip()
         if lost:
             raise TemplateError(
                 f"the text {lost[:40]!r} stands outside of turns, where a chat API has no place for it; "

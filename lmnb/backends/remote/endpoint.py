@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.capabilities import ALL_SAMPLING, Capabilities
@@ -39,6 +40,7 @@ class RuntimeEndpoint:
         json_schema="by the server",
         ebnf="by the server",
         cancel="on the server, by closing the stream and /abort_request",
+        images=True,
         continues_turn=True,
         sampling=ALL_SAMPLING,
     )
@@ -59,6 +61,8 @@ class RuntimeEndpoint:
         if not isinstance(info, dict) or not info.get("model_path"):
             raise RemoteError(f"the server at {self.wire.shown} is no SGLang server: /get_model_info names no model")
         self.name = str(info["model_path"])
+        # Newer servers tell whether their model sees; what an older one says to an image is passed on.
+        self.capabilities = replace(type(self).capabilities, images=info.get("has_image_understanding") is not False)
         self.chat_template, self._template_source = _template(chat_template_name, info)
         self.stop = self.chat_template.stop
         self.token_texts = TokenTexts()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from lmnb.backends.images import Picture
 from lmnb.runtime.request import SamplingParams
 
 
-def generate_body(text: str, params: SamplingParams, rid: str, logprob_start: int | None) -> dict[str, Any]:
+def generate_body(
+    text: str, images: Sequence[Picture], params: SamplingParams, rid: str, logprob_start: int | None
+) -> dict[str, Any]:
     """The body of a streamed `/generate`, its fields in the order in which SGLang's own frontend writes them."""
     constraint = params.constraint
     sampling: dict[str, Any] = {
@@ -43,13 +47,33 @@ def generate_body(text: str, params: SamplingParams, rid: str, logprob_start: in
         if params.top_logprobs_num:
             body["top_logprobs_num"] = params.top_logprobs_num
         body["return_text_in_logprobs"] = True
-    return {**body, "stream": True, "rid": rid}
+    return {**body, **image_data(images), "stream": True, "rid": rid}
 
 
-def scoring_body(prompts: dict[str, Any], start: int) -> dict[str, Any]:
+def commit_body(text: str, images: Sequence[Picture]) -> dict[str, Any]:
+    """The body of a `/generate` of no tokens, which leaves the prompt in the server's cache."""
+    return {"text": text, "sampling_params": {"max_new_tokens": 0}, **image_data(images)}
+
+
+def image_data(images: Sequence[Picture], batch: int | None = None) -> dict[str, Any]:
+    """The field for a prompt's images: one as it is, several as a list; the same for each of a batch of prompts.
+
+    An only image need not be repeated, and is not: servers give it to every prompt of the batch.
+    """
+    if not images:
+        return {}
+    files = [image.base64 for image in images]
+    if len(files) == 1:
+        return {"image_data": files[0]}
+    return {"image_data": files if batch is None else [files] * batch}
+
+
+def scoring_body(prompts: dict[str, Any], start: int, images: Sequence[Picture] = ()) -> dict[str, Any]:
     """The body of a batched `/generate` that only scores `prompts`, from their token `start` on."""
+    batch = len(next(iter(prompts.values())))
     return {
         **prompts,
+        **image_data(images, batch),
         "sampling_params": {"max_new_tokens": 0, "temperature": 0},
         "return_logprob": True,
         "return_text_in_logprobs": True,

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owner, Scores
+from lmnb.backends.images import Picture
 from lmnb.backends.remote.cancellation import until_cancelled
-from lmnb.backends.remote.endpoint_bodies import generate_body, scoring_body
+from lmnb.backends.remote.endpoint_bodies import commit_body, generate_body, scoring_body
 from lmnb.backends.remote.endpoint_reply import Reply
 from lmnb.backends.remote.endpoint_scoring import RemoteToken, ScoredChoice, attribute
 from lmnb.backends.remote.text_prompt import TextPrompt
@@ -33,7 +34,7 @@ class EndpointContext:
     def __init__(self, backend: RuntimeEndpoint, prompt: TextPrompt) -> None:
         self._backend = backend
         self._prompt = prompt
-        self._committed = ""
+        self._committed = ""  # a text tells of its images, too: a prompt only grows
 
     @property
     def text(self) -> str:
@@ -43,6 +44,10 @@ class EndpointContext:
     def append(self, text: str, *, data: bool = False) -> None:
         """See `Context.append`."""
         self._prompt.append(text)
+
+    def append_image(self, picture: Picture) -> str:
+        """See `SeeingContext.append_image`."""
+        return self._prompt.append_image(picture)
 
     def begin_role(self, role: str) -> str:
         """See `Context.begin_role`."""
@@ -61,10 +66,10 @@ class EndpointContext:
     async def commit(self, *, owner: Owner, cancel: CancelToken) -> None:
         """See `Context.commit`: a request for no tokens, which leaves the prompt in the server's cache."""
         text = self.text
-        if text and text != self._committed:
-            body = {"text": text, "sampling_params": {"max_new_tokens": 0}}
-            if await until_cancelled(self._ask(body), cancel) is not None:
-                self._committed = text
+        if not text or text == self._committed:
+            return
+        if await until_cancelled(self._ask(commit_body(text, self._prompt.images)), cancel) is not None:
+            self._committed = text
 
     async def generate(
         self,
@@ -81,7 +86,7 @@ class EndpointContext:
             return Generation(text="", finish_reason="cancelled")
         reply = Reply(self._backend, params, on_delta)
         rid = secrets.token_hex(16)
-        body = generate_body(self.text, params, rid, logprob_start)
+        body = generate_body(self.text, self._prompt.images, params, rid, logprob_start)
         try:
             finished = await until_cancelled(self._stream(body, reply), cancel)
             if finished is None:
@@ -124,16 +129,16 @@ class EndpointContext:
 
     async def _score(self, choices: Sequence[str], unconditional: bool) -> Scores:
         started = time.monotonic()
-        text = self.text
+        text, images = self.text, self._prompt.images
         num_prompt, asked = 0, []
         if text:
-            head = await self._ask({"text": text, "sampling_params": {"max_new_tokens": 0}})
+            head = await self._ask(commit_body(text, images))
             num_prompt = int(head["meta_info"]["prompt_tokens"])
             asked.append(head)
         scored: list[ScoredChoice] | None = None
         for overlap in (_OVERLAP, _WIDER_OVERLAP, num_prompt):
             start = max(num_prompt - overlap, 0)
-            answers = await self._ask(scoring_body({"text": [text + choice for choice in choices]}, start))
+            answers = await self._ask(scoring_body({"text": [text + choice for choice in choices]}, start, images))
             asked += answers
             scored = attribute([_tokens(answer) for answer in answers], choices, num_prompt - start)
             if scored is not None:

@@ -44,6 +44,7 @@ class LiteLLM(ApiBackend):
                 logprobs="where the vendor gives them",
                 json_schema="by response_format",
                 cancel="by closing the stream",
+                images=True,
                 data_is_text=True,
                 speculation=True,
                 sampling=STANDARD,

@@ -169,6 +169,7 @@ def _capabilities(chat: bool, server: Dialect) -> Capabilities:
             json_schema="by response_format",
             ebnf="by the server" if own else "",
             cancel="by closing the stream",
+            images=True,
             continues_turn=more,
             data_is_text=True,
             speculation=True,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from lmnb.backends.images import Picture, image_token
 from lmnb.backends.templates import ChatTemplate
-from lmnb.errors import TemplateError
+from lmnb.errors import ArgumentError, TemplateError
 
 
 class TextPrompt:
@@ -12,6 +13,7 @@ class TextPrompt:
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
         self._parts: list[str] = []
+        self._images: list[Picture] = []
         self._history: tuple[str, ...] = ()
         self._role: str | None = None
 
@@ -20,9 +22,30 @@ class TextPrompt:
         """The whole text."""
         return "".join(self._parts)
 
+    @property
+    def images(self) -> list[Picture]:
+        """The images and videos, in order. ArgumentError if the text does not say where each of them stands: servers
+        find their places by what stands for them, and a text that spells that out would take one."""
+        if self._images:
+            token = image_token(self._template).strip()
+            found = self.text.count(token)
+            if found != len(self._images):
+                raise ArgumentError(
+                    f"the prompt has {len(self._images)} images, and says {token!r}, which stands for one, {found} "
+                    "times; leave it out of the texts"
+                )
+        return self._images
+
     def append(self, text: str) -> None:
         """Add text."""
         self._parts.append(text)
+
+    def append_image(self, picture: Picture) -> str:
+        """Add an image; returns what stands for it."""
+        token = image_token(self._template)
+        self._images.append(picture)
+        self._parts.append(token)
+        return token
 
     def begin_role(self, role: str) -> str:
         """Open a role; returns the text that this added."""
@@ -47,6 +70,7 @@ class TextPrompt:
         """An independent copy."""
         twin = TextPrompt(self._template)
         twin._parts = [self.text]
+        twin._images = self._images.copy()
         twin._history = self._history
         twin._role = self._role
         return twin
