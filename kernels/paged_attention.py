@@ -20,21 +20,23 @@ def paged_attention(
     plan: AttentionPlan | DevicePlan,
     scale: float,
     window: int | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Attention of `queries` [T, Hq, D] over the pool `keys`, `values` [num_slots, Hkv, D]: [T, Hq * D].
 
     The new tokens' own keys and values must already be in the pool. Hq is a multiple of Hkv. With a `window`, a
     token sees itself and the `window - 1` tokens before it (an `AttentionPlan` was made for that very window).
+    A `softcap` bounds the scaled scores: softcap * tanh(score / softcap), as Gemma 2 has it.
     """
     if isinstance(plan, DevicePlan):
-        return _attend_on_device(queries, keys, values, plan, scale, window)
+        return _attend_on_device(queries, keys, values, plan, scale, window, softcap)
     if len(plan.groups) == 1 and isinstance(plan.groups[0].tokens, slice):  # all tokens, in order
-        out, lse = _attend_group(queries, keys, values, plan.groups[0], scale)
+        out, lse = _attend_group(queries, keys, values, plan.groups[0], scale, softcap)
     else:
         out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         lse = torch.empty(queries.shape[:2], dtype=torch.float32, device=queries.device)
         for group in plan.groups:
-            part, part_lse = _attend_group(queries, keys, values, group, scale)
+            part, part_lse = _attend_group(queries, keys, values, group, scale, softcap)
             if isinstance(group.tokens, slice):
                 out[group.tokens], lse[group.tokens] = part, part_lse
             else:
@@ -44,12 +46,18 @@ def paged_attention(
                 out.index_copy_(0, targets, part)
                 lse.index_copy_(0, targets, part_lse)
     if plan.shared_slots is not None:
-        _merge_shared(out, lse, queries, keys, values, plan, scale)
+        _merge_shared(out, lse, queries, keys, values, plan, scale, softcap)
     return out.reshape(plan.num_tokens, -1)
 
 
 def _attend_on_device(
-    queries: Tensor, keys: Tensor, values: Tensor, plan: DevicePlan, scale: float, window: int | None
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    plan: DevicePlan,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
 ) -> Tensor:
     from lmnb.kernels.decode_attention_triton import decode_attention
     from lmnb.kernels.extend_attention_triton import extend_attention
@@ -57,15 +65,17 @@ def _attend_on_device(
     out = torch.empty(len(queries), queries.shape[1] * queries.shape[2], dtype=queries.dtype, device=queries.device)
     table = plan.slot_table
     if plan.decode is not None:
-        decode_attention(queries, keys, values, table, plan.decode, scale, out, window=window)
+        decode_attention(queries, keys, values, table, plan.decode, scale, out, window=window, softcap=softcap)
     for tiles, rows in ((plan.narrow_tiles, NARROW_ROWS), (plan.wide_tiles, WIDE_ROWS)):
         if tiles is not None:
-            extend_attention(queries, keys, values, table, tiles, scale, out, rows_per_tile=rows, window=window)
+            extend_attention(
+                queries, keys, values, table, tiles, scale, out, rows_per_tile=rows, window=window, softcap=softcap
+            )
     return out
 
 
 def _attend_group(
-    queries: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float
+    queries: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float, softcap: float | None
 ) -> tuple[Tensor, Tensor]:
     """Output [R * Q, Hq, D] and log-sum-exp [R * Q, Hq] of one group's padded queries."""
     num_rows, num_queries, num_kv_heads = group.num_rows, group.num_queries, keys.shape[1]
@@ -78,7 +88,7 @@ def _attend_group(
     folded = folded.reshape(num_rows, num_kv_heads, -1, head_dim)
     k = keys.index_select(0, group.slots).view(num_rows, -1, num_kv_heads, head_dim).transpose(1, 2)
     v = values.index_select(0, group.slots).view(num_rows, -1, num_kv_heads, head_dim).transpose(1, 2)
-    out, lse = attend(folded, k, v, group.mask, scale)
+    out, lse = attend(folded, k, v, group.mask, scale, softcap)
     if num_queries == 1:
         return out.reshape(num_rows, num_heads, head_dim), lse.reshape(num_rows, num_heads)
     out = out.reshape(num_rows, num_kv_heads, num_queries, -1, head_dim).transpose(1, 2)
@@ -87,7 +97,14 @@ def _attend_group(
 
 
 def _merge_shared(
-    out: Tensor, lse: Tensor, queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, scale: float
+    out: Tensor,
+    lse: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    plan: AttentionPlan,
+    scale: float,
+    softcap: float | None,
 ) -> None:
     """Fold the shared slots' part into the decode rows of `out`, in place."""
     assert plan.shared_slots is not None
@@ -96,7 +113,7 @@ def _merge_shared(
     folded = queries[:n].reshape(n, num_kv_heads, -1, head_dim).transpose(0, 1).reshape(1, num_kv_heads, -1, head_dim)
     k = keys.index_select(0, plan.shared_slots).transpose(0, 1)[None]
     v = values.index_select(0, plan.shared_slots).transpose(0, 1)[None]
-    shared, shared_lse = attend(folded, k, v, None, scale)
+    shared, shared_lse = attend(folded, k, v, None, scale, softcap)
     shared = shared.reshape(num_kv_heads, n, -1, head_dim).transpose(0, 1).reshape(n, num_heads, head_dim)
     shared_lse = shared_lse.reshape(num_kv_heads, n, -1).transpose(0, 1).reshape(n, num_heads)
     # Both parts are softmax averages; each counts by its share of the whole sum of exponentials.
@@ -104,21 +121,27 @@ def _merge_shared(
     out[:n].lerp_(shared, share)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None = None
+) -> tuple[Tensor, Tensor]:
     """Dense attention of q [R, H, M, D] over k, v [R, H, L, D] with an additive mask that broadcasts to
     [R, 1, M, L]: the output [R, H, M, D] and the float32 log-sum-exp [R, H, M] of the scaled scores."""
-    if q.device.type == "cpu":
+    if q.device.type == "cpu" and softcap is None:
         # What scaled_dot_product_attention runs on a CPU, which would drop the log-sum-exp.
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, False, attn_mask=mask, scale=scale
         )
         return out, lse
-    return attend_reference(q, k, v, mask, scale)
+    return attend_reference(q, k, v, mask, scale, softcap)
 
 
-def attend_reference(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+def attend_reference(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None = None
+) -> tuple[Tensor, Tensor]:
     """Dense attention in plain torch, scores and softmax in float32."""
     scores = (q.float() @ k.float().transpose(-1, -2)) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     if mask is not None:
         scores = scores + mask
     return (scores.softmax(-1) @ v.float()).to(q.dtype), scores.logsumexp(-1)

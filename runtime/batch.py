@@ -60,6 +60,7 @@ class Model(Protocol):
     num_heads: int  # query heads
     kv_layout: KVLayout
     weight_bytes: int
+    takes_device_plan: bool  # on a GPU: runs from a `DevicePlan`, and under CUDA graphs
 
     def forward(self, batch: ForwardBatch, keys: list[Tensor], values: list[Tensor]) -> Tensor:
         """Write the new tokens' K and V into `keys`/`values` (one tensor a layer, [num_slots, num_kv_heads,

@@ -15,7 +15,11 @@ from torch import Tensor
 
 from lmnb.errors import UnsupportedModelError
 
-SUPPORTED_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+FUSED_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+class NotFusedError(UnsupportedModelError):
+    """The decoder of `llama.py` does not compute this; the transformers library's own code may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +77,11 @@ def llama3_inv_freq(inv_freq: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def parse_config(config: Mapping[str, Any], name: str) -> DecoderConfig:
-    """Read config.json's content; `name` is the model's, for messages. Raises UnsupportedModelError."""
+    """Read config.json's content; `name` is the model's, for messages. Raises UnsupportedModelError; NotFusedError
+    if another decoder may run it."""
     model_type = config.get("model_type")
-    if model_type not in SUPPORTED_MODEL_TYPES:
-        supported = ", ".join(SUPPORTED_MODEL_TYPES)
-        raise UnsupportedModelError(f"{name} is a {model_type!r} model; lmnb runs these types: {supported}")
+    if model_type not in FUSED_MODEL_TYPES:
+        raise NotFusedError(f"{name} is a {model_type!r} model, not one of {', '.join(FUSED_MODEL_TYPES)}")
     _refuse_what_is_not_run(config, name)
     hidden_size, num_heads = _integer(config, "hidden_size", name), _integer(config, "num_attention_heads", name)
     num_layers = _integer(config, "num_hidden_layers", name)
@@ -123,18 +127,18 @@ def _refuse_what_is_not_run(config: Mapping[str, Any], name: str) -> None:
         )
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
-        raise UnsupportedModelError(f"{name} uses the activation {activation!r}; lmnb runs silu only")
+        raise NotFusedError(f"{name} uses the activation {activation!r}")
 
 
 def _rope(config: Mapping[str, Any], name: str) -> tuple[float, RopeScaling]:
     # transformers 5 keeps theta and scaling in one place; 4 had `rope_theta` and an optional `rope_scaling`.
     found = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if any(isinstance(value, Mapping) for value in found.values()):
-        raise UnsupportedModelError(f"{name} has other rotary parameters in different layers, which lmnb does not run")
+        raise NotFusedError(f"{name} has other rotary parameters in different layers")
     theta = float(found.get("rope_theta") or config.get("rope_theta") or 10000.0)
     partial = found.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
     if partial != 1.0:
-        raise UnsupportedModelError(f"{name} rotates only {partial} of each head, which lmnb does not run")
+        raise NotFusedError(f"{name} rotates only {partial} of each head")
     kind = found.get("rope_type") or found.get("type") or "default"
     if kind == "default":
         return theta, RopeScaling()
@@ -149,7 +153,7 @@ def _rope(config: Mapping[str, Any], name: str) -> tuple[float, RopeScaling]:
             high_freq_factor=float(found["high_freq_factor"]),
             original_context=int(original),
         )
-    raise UnsupportedModelError(f"{name} uses rope scaling {kind!r}; lmnb runs default, linear and llama3")
+    raise NotFusedError(f"{name} uses rope scaling {kind!r}")
 
 
 def _windows(config: Mapping[str, Any], model_type: str, num_layers: int, name: str) -> tuple[int | None, ...]:

@@ -35,7 +35,8 @@ class Executor(Protocol):
 
 def make_executor(model: Model, pool: KVPool, scheduler: Scheduler, sampler: Sampler, limits: EngineLimits) -> Executor:
     """The executor for the model's device."""
-    if INTERPRETED or (model.kv_layout.device.type == "cuda" and triton_works()):
+    on_device = INTERPRETED or (model.kv_layout.device.type == "cuda" and triton_works())
+    if on_device and model.takes_device_plan:
         from lmnb.runtime.cuda_executor import CudaExecutor
 
         return CudaExecutor(model, pool, scheduler, sampler, limits)

@@ -20,6 +20,7 @@ class FakeModel:
     """Implements `Model`. `step_seconds`: how long one forward pass takes. `sharpness`: how peaked it predicts."""
 
     name = "fake"
+    takes_device_plan = False
 
     def __init__(
         self, vocab_size: int, *, context_tokens: int = 4096, step_seconds: float = 0.0, sharpness: float = 4.0

@@ -53,6 +53,8 @@ class DecoderLayer:
 class LlamaModel:
     """A decoder with its weights in memory. Implements `Model`; `forward` is for one thread at a time."""
 
+    takes_device_plan = True
+
     def __init__(
         self, name: str, config: DecoderConfig, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
     ) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from lmnb.errors import ArgumentError, ModelNotFoundError, UnsupportedModelError
 from lmnb.runtime.batch import Model
-from lmnb.runtime.decoder_config import DecoderConfig, parse_config
+from lmnb.runtime.decoder_config import DecoderConfig, NotFusedError, parse_config
 from lmnb.runtime.embedded import EMBEDDED_NAME, MODEL_NAME, embedded_gguf
 from lmnb.runtime.hf_tokenizer import load_tokenizer
 from lmnb.runtime.llama import LlamaModel
@@ -49,12 +49,16 @@ def load_model(source: str | Path | None = None, *, dtype: str = "auto", device:
     config = read_object(folder / "config.json")
     if config is None:
         raise ModelNotFoundError(f"{folder} holds no config.json: it is not a transformers model folder")
-    decoder = _decoder_config(config, name)
     generation = read_object(folder / "generation_config.json") or {}
     tokenizer = load_tokenizer(folder, _eos_ids(config, name) | _eos_ids(generation, name), name)
+    try:
+        decoder = _decoder_config(config, name)
+    except NotFusedError:
+        from lmnb.runtime.transformers_model import TransformersModel
+
+        return LoadedModel(TransformersModel(name, folder, config, torch_dtype, torch_device), tokenizer)
     with Checkpoint(folder) as checkpoint:
-        model = LlamaModel(name, decoder, checkpoint, torch_dtype, torch_device)
-    return LoadedModel(model, tokenizer)
+        return LoadedModel(LlamaModel(name, decoder, checkpoint, torch_dtype, torch_device), tokenizer)
 
 
 def resolve_source(source: str | Path | None) -> tuple[Path, str]:

@@ -48,13 +48,38 @@ KINDS: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 32},
     "qwen3-bias": {"head_dim": 16, "attention_bias": True, "num_key_value_heads": 1},
 }
+# Models that run through the transformers library's own code.
+OTHER_KINDS: dict[str, dict[str, Any]] = {
+    "gemma2": {
+        "head_dim": 16,
+        "sliding_window": 9,
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 9.0,
+        "query_pre_attn_scalar": 40,
+    },
+    "gemma3_text": {"head_dim": 16, "sliding_window": 9},  # other rotary frequencies in its sliding layers
+    "phi": {},  # rotates a part of each head, has layer norms and biases
+    "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512},  # learned positions
+    "mixtral": {"num_local_experts": 4},
+    "starcoder2": {"sliding_window": 6},
+    "stablelm": {},  # does not hand keywords down to its layers
+    "granite": {"logits_scaling": 0.5, "attention_multiplier": 0.1},
+    "llama-yarn": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 128,
+        }
+    },
+}
 
 
 def random_model(kind: str, **changes: Any) -> Any:
-    """A random transformers model of one of `KINDS`, its configuration changed by `changes`."""
+    """A random transformers model of one of `KINDS` or `OTHER_KINDS`, its configuration changed by `changes`."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    config = CONFIG_MAPPING[kind.partition("-")[0]](**{**SIZES, **KINDS[kind], **changes})
+    config = CONFIG_MAPPING[kind.partition("-")[0]](**{**SIZES, **(KINDS | OTHER_KINDS).get(kind, {}), **changes})
     torch.manual_seed(sum(map(ord, kind)))
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
@@ -64,8 +89,12 @@ def random_model(kind: str, **changes: Any) -> Any:
 
 
 def tiny_model(kind: str, folder: Path, **save_options: Any) -> Any:
-    """Save a random model of one of `KINDS`, with a tokenizer, to `folder`; returns transformers' own model."""
-    model = random_model(kind)
+    """Save a random model of one of the kinds, with a tokenizer, to `folder`; returns transformers' own model."""
+    return save_model(random_model(kind), folder, **save_options)
+
+
+def save_model(model: Any, folder: Path, **save_options: Any) -> Any:
+    """Save a model, with a tokenizer, to `folder`; returns it."""
     model.save_pretrained(folder, **save_options)
     (folder / "tokenizer.json").write_text(small_tokenizer("gpt2")._trusted.to_str(), "utf-8")
     return model
