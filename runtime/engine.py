@@ -87,6 +87,10 @@ class Engine:
         """The radix tree, as of the end of the step in progress."""
         return self._call(self._loop.snapshot)
 
+    def holders(self) -> list[tuple[int, object]]:
+        """Of each running request: the node up to which it holds the tree, and its owner."""
+        return self._call(self._loop.holders)
+
     def cache_events(self, since_seq: int = 0) -> list[CacheEvent]:
         """The recorded cache events with `seq >= since_seq` (the oldest of very many are dropped)."""
         return self._call(lambda: self._loop.events_since(since_seq))

@@ -451,6 +451,9 @@ class EngineLoop:
     def snapshot(self) -> CacheSnapshot:
         return self._cache.snapshot(pool_tokens=self._pool.num_slots, free_tokens=self._pool.num_free)
 
+    def holders(self) -> list[tuple[int, object]]:
+        return [(each.node.id, each.request.owner) for each in self.scheduler.running if each.node is not None]
+
     def status(self) -> EngineStatus:
         layout = self.model.kv_layout
         return EngineStatus(

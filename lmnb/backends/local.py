@@ -172,6 +172,10 @@ class Runtime:
         """The whole radix tree."""
         return self._engine().snapshot()
 
+    def holders(self) -> list[tuple[int, object]]:
+        """Of each running request: the node of the tree up to which it holds it, and its owner."""
+        return self._engine().holders()
+
     def cache_events(self, since_seq: int = 0) -> list[CacheEvent]:
         """Recorded cache events from `since_seq` on."""
         return self._engine().cache_events(since_seq)

@@ -6,7 +6,7 @@ import json
 
 from lmnb.widgets.escape import plain
 from lmnb.widgets.tree_model import Marks, Tree
-from lmnb.widgets.tree_svg import state_of
+from lmnb.widgets.tree_svg import flag, state_of
 
 LONGEST = 40  # characters of a node's text
 _STYLES = {
@@ -27,7 +27,7 @@ def to_dot(tree: Tree, marks: Marks | None = None) -> str:
         words = " ".join(plain(node["text"]).split())
         text = words if len(words) <= LONGEST else words[: LONGEST - 1] + "…"
         hits = f", {node['hits']:,} hits" if node["hits"] else ""
-        label = f"{sign}{node['num_tokens']:,} tokens{hits}\n{text}"
+        label = f"{flag(node)}{sign}{node['num_tokens']:,} tokens{hits}\n{text}"
         lines.append(f"  n{id} [label={json.dumps(label, ensure_ascii=False)}, {_STYLES[state]}];")
         parent = f"n{node['parent']}" if node["parent"] in nodes else "root"
         lines.append(f"  {parent} -> n{id};")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 Wire = Mapping[str, Any]
 CHECKPOINT = 256  # events between kept states: what a scrub replays at most
@@ -22,7 +22,7 @@ class Node(TypedDict):
     num_tokens: int
     text: str
     hits: int
-    locks: int
+    pinned: bool  # itself; a pin holds the nodes above as well
     owner: str
     last: float  # seconds, time.time()
 
@@ -40,7 +40,7 @@ def step(tree: Tree, event: Wire) -> None:
             "num_tokens": event["num_tokens"],
             "text": event["text"],
             "hits": 0,
-            "locks": 0,
+            "pinned": False,
             "owner": event["owner"],
             "last": event["time"],
         }
@@ -60,7 +60,8 @@ def step(tree: Tree, event: Wire) -> None:
             id = tree[id]["parent"]
     elif kind == "split":
         child, length = tree[event["child"]], event["num_tokens"]
-        tree[id] = {**child, "node": id, "parent": event["parent"], "num_tokens": length, "text": event["text"]}
+        upper = {"node": id, "parent": event["parent"], "num_tokens": length, "text": event["text"], "pinned": False}
+        tree[id] = cast(Node, {**child, **upper})
         tree[child["node"]] = {
             **child,
             "parent": id,
@@ -71,6 +72,8 @@ def step(tree: Tree, event: Wire) -> None:
         del tree[id]
     elif kind == "reset":
         tree.clear()
+    elif kind in ("pin", "unpin"):
+        tree[id] = {**tree[id], "pinned": kind == "pin"}
     else:
         raise KeyError(kind)
 

@@ -13,6 +13,23 @@ from lmnb.widgets.escape import cut
 from lmnb.widgets.tree_model import Node
 
 TEXT_LIMIT = 3000  # characters of a node's text that a view gets
+MOST_OWNERS = 3  # that are named where several requests hold a node
+
+
+class CacheKeeper(Protocol):
+    """What a view lets people do to a node. All raise an LmnbError that says why not."""
+
+    def pin(self, node: int, /) -> object:
+        """Keep it, and all above it."""
+        ...
+
+    def unpin(self, node: int, /) -> object:
+        """Take that back."""
+        ...
+
+    def evict(self, node: int, /) -> int:
+        """Give up it and all below it; how many tokens that were."""
+        ...
 
 
 class CacheSource(Protocol):
@@ -38,6 +55,19 @@ class CacheSource(Protocol):
         """Counters of the engine."""
         ...
 
+    def holders(self) -> list[tuple[int, object]]:
+        """Of each running request: the node up to which it holds the tree, and its owner."""
+        ...
+
+    def flush_cache(self) -> bool:
+        """Forget what is not pinned; False if requests are running."""
+        ...
+
+    @property
+    def cache(self) -> CacheKeeper:
+        """Pins and evicts nodes."""
+        ...
+
 
 class Translator:
     """Follows the tree's token ids. `seq` is the number of the last event it has seen."""
@@ -58,7 +88,7 @@ class Translator:
                 "num_tokens": len(node.token_ids),
                 "text": self._text(node.token_ids),
                 "hits": node.hits,
-                "locks": node.locks,
+                "pinned": node.pinned,
                 "owner": owner_label(node.owner),
                 "last": node.last_access,
             }
@@ -87,6 +117,7 @@ class Translator:
             wire |= {"text": self._text(upper), "child_text": self._text(lower)}
         elif event.kind == "evict":
             del self._ids[event.node]
+            wire |= {"reason": event.reason or "room", "for": owner_label(event.beneficiary)}
         elif event.kind == "reset":
             self._ids.clear()
         self.seq = event.seq
@@ -97,12 +128,21 @@ class Translator:
         return f"{head} … {missing:,} more characters … {tail}" if missing else head
 
 
-def pool_state(status: EngineStatus) -> dict[str, int]:
-    """The gauge beside the tree."""
+def pool_state(status: EngineStatus, holders: Sequence[tuple[int, object]] = ()) -> dict[str, Any]:
+    """The gauge beside the tree. `held`: for each node that ends what running requests hold, their number and the
+    first of their owners."""
+    held: dict[int, list[Any]] = {}
+    for node, owner in holders:
+        entry = held.setdefault(node, [0])
+        entry[0] += 1
+        if len(entry) <= MOST_OWNERS and (label := owner_label(owner)) not in entry:
+            entry.append(label)
     return {
+        "held": [[node, *entry] for node, entry in held.items()],
         "pool_tokens": status.pool_tokens,
         "free_tokens": status.free_tokens,
         "cached_tokens": status.cached_tokens,
+        "pinned_tokens": status.pinned_tokens,
         "running": status.running,
         "waiting": status.waiting,
         "token_bytes": status.pool_bytes // max(1, status.pool_tokens),

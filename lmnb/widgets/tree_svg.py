@@ -14,7 +14,7 @@ WIDTH = 760
 BASE = 12  # pixels that each node gets before its tokens count
 MOST_ROWS = 400
 _MARKER = re.compile(r"<\|([^|<>\n]{1,40})\|>|<(/?s|bos|eos|start_of_turn|end_of_turn)>")
-LEGEND = (("hit", "● reused"), ("new", "+ new"), ("evicted", "✕ evicted"))
+LEGEND = (("hit", "● reused"), ("new", "+ new"), ("evicted", "✕ evicted"), ("kept", "⚑ pinned"))
 
 # Colours follow the notebook's theme where there is one; fills are see-through, so they suit light and dark.
 # The attributes in `_LOOK` say it again for sites that strip style sheets.
@@ -64,7 +64,7 @@ def _box(box: Box, node: Node, marks: Marks, scale: float, height: int) -> str:
     x = 1 + box.depth * BASE + box.start * scale
     width = BASE + (box.end - box.start) * scale
     y, full = 1 + box.row * height, box.rows * height
-    count = f"{sign}{node['num_tokens']:,}"
+    count = f"{flag(node)}{sign}{node['num_tokens']:,}"
     fits = int((width - 12) / 6.2)  # characters of 11 px text, roughly
     label = ""
     if fits >= len(count) and height > 14:
@@ -74,7 +74,8 @@ def _box(box: Box, node: Node, marks: Marks, scale: float, height: int) -> str:
         middle = y + min(full, height * 3) / 2 + 4
         place = f'x="{x + 5:.1f}" y="{middle:.1f}"'
         label = f'<text {place} {_TEXT}><tspan class="n">{markup(count)}</tspan> {markup(shown)}</text>'
-    title = f"{node['num_tokens']:,} tokens · {node['hits']} hits · {node['owner']}\n{node['text'][:300]}"
+    pinned = "pinned · " if node["pinned"] else ""
+    title = f"{pinned}{node['num_tokens']:,} tokens · {node['hits']} hits · {node['owner']}\n{node['text'][:300]}"
     return (
         f'<g class="{state}"><title>{markup(title)}</title>'
         f'<rect {_LOOK[state]} x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" rx="2" '
@@ -105,6 +106,11 @@ def state_of(node: int, marks: Marks) -> tuple[str, str]:
     return "kept", ""
 
 
+def flag(node: Node) -> str:
+    """The sign of a pinned node."""
+    return "⚑ " if node["pinned"] else ""
+
+
 def summary(tree: Tree) -> str:
     """One sentence for screen readers and captions."""
     tokens = sum(node["num_tokens"] for node in tree.values())
@@ -133,7 +139,7 @@ def text(tree: Tree, marks: Marks | None = None, *, most: int = 200) -> str:
         node = nodes[box.node]
         words = label_text(node["text"])
         shown = words if len(words) <= 60 else words[:59] + "…"
-        sign = state_of(box.node, marks)[1].strip()
+        sign = flag(node) + state_of(box.node, marks)[1].strip()
         hits = f", {node['hits']} hits" if node["hits"] else ""
         lines.append(f"{'  ' * (box.depth + 1)}{sign}{node['num_tokens']} tokens{hits}: {shown}")
     if len(boxes) > most:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from lmnb.errors import EngineClosedError
+from lmnb.errors import ArgumentError, EngineClosedError, LmnbError
 from lmnb.language.graphviz_source import graphviz_source
 from lmnb.runtime.events import CacheEvent
 from lmnb.widgets import tree_dot, tree_svg
@@ -22,6 +22,8 @@ from lmnb.widgets.page import page
 from lmnb.widgets.run_sinks import PROTOCOL, Wire
 from lmnb.widgets.tree_model import CacheModel, Marks
 from lmnb.widgets.tree_source import CacheSource, Translator, pool_state
+
+GAUGE_INTERVAL = 0.5  # seconds between looks at the pool while something runs
 
 
 class CacheView:
@@ -39,7 +41,8 @@ class CacheView:
         self._model = CacheModel()
         self._delivery = 0
         self._resync_wanted = False
-        self._pool: dict[str, int] = {}
+        self._pool_wanted = False
+        self._pool: dict[str, Any] = {}
         self._widget: Any = None
         self._outputs: list[Output] = []  # kept, so that they can be frozen as long as the view is live
         self._feed: Feed[CacheEvent] = Feed(self._deliver, WIDGET_INTERVAL, name="lmnb-cache-view")
@@ -140,10 +143,10 @@ class CacheView:
         since = None if self._since is None else self._since - self._model.base_seq
         return self._model.marks(since=since)
 
-    def _refresh_pool(self) -> dict[str, int]:
+    def _refresh_pool(self) -> dict[str, Any]:
         """The gauge's numbers; the last known ones, marked, once the engine is gone: the picture outlives it."""
         try:
-            self._pool = pool_state(self._source.status())
+            self._pool = pool_state(self._source.status(), self._source.holders())
         except EngineClosedError:
             self._pool = {**self._pool, "closed": 1}
         return self._pool
@@ -176,6 +179,7 @@ class CacheView:
         return wires
 
     def _deliver(self, events: list[CacheEvent]) -> None:
+        wanted, self._pool_wanted = self._pool_wanted, False
         with self._lock:
             try:
                 wires = self._extend(events)
@@ -183,15 +187,25 @@ class CacheView:
                 with suppress(EngineClosedError):  # then the last known picture stays
                     self._rebase()
                 wires, self._resync_wanted = [], True
-            if wires:
+            if wires or wanted:
                 self._delivery += 1
             number = self._delivery
-        if wires:
-            message = {"type": "events", "seq": number, "events": wires, "pool": self._refresh_pool()}
-            self._widget.post(message)
+        if wires or wanted:
+            pool = self._refresh_pool()
+            self._widget.post({"type": "events", "seq": number, "events": wires, "pool": pool})
+            if pool["running"] or pool["waiting"]:
+                self._look_again()
         if self._resync_wanted:
             self._resync_wanted = False
             self._widget.post({"type": "snapshot", "snapshot": self.snapshot()})
+
+    def _look_again(self) -> None:
+        """Ask for the gauge soon: a request that ends without a new token changes it, and leaves no event."""
+        if not self._pool_wanted and self._unsubscribe is not None:
+            self._pool_wanted = True
+            timer = threading.Timer(GAUGE_INTERVAL, self._feed.poke)
+            timer.daemon = True
+            timer.start()
 
     def _resume(self) -> None:
         if self._unsubscribe is None:
@@ -205,7 +219,31 @@ class CacheView:
             with suppress(EngineClosedError):
                 unsubscribe()
 
+    def _act(self, act: str, node: object) -> str:
+        """Do what somebody asked for in the view; says what became of it."""
+        keeper = self._source.cache
+        try:
+            if act == "flush":
+                done = self._source.flush_cache()
+                return "What was not pinned is forgotten." if done else "Not flushed: requests are running."
+            if not isinstance(node, int):
+                raise ArgumentError(f"a view can pin, unpin, evict and flush, not {act} {node!r}")
+            if act == "pin":
+                keeper.pin(node)
+                return "Pinned: it stays, with all above it."
+            if act == "unpin":
+                keeper.unpin(node)
+                return "Unpinned."
+            if act == "evict":
+                return f"Evicted {keeper.evict(node):,} tokens."
+            raise ArgumentError(f"a view can pin, unpin, evict and flush, not {act}")
+        except LmnbError as error:
+            return f"Not done: {error}."
+
     def _on_message(self, message: Wire) -> None:
+        if message["type"] == "act":
+            self._widget.post({"type": "notice", "text": self._act(str(message.get("act")), message.get("node"))})
+            return
         if message["type"] == "views" and message.get("count") == 0:
             self._pause()  # nobody looks
         elif message["type"] in ("views", "resync"):

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lmnb.errors import CacheError
 from lmnb.language import events as ev
 from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus, NodeSnapshot
 from lmnb.widgets.run_model import RunModel
@@ -169,6 +170,9 @@ class FakeCache:
         self.events: list[CacheEvent] = []
         self.nodes: dict[int, dict[str, Any]] = {}
         self.callbacks: list[Callable[[Sequence[CacheEvent]], None]] = []
+        self.pins: set[int] = set()
+        self.held: list[tuple[int, object]] = []
+        self.asked: list[tuple[str, int]] = []  # what a view wanted done
         self.clock = 5000.0
         self._next = 1
 
@@ -178,7 +182,13 @@ class FakeCache:
         order = sorted(self.nodes, key=self._depth)
         nodes = tuple(
             NodeSnapshot(
-                id, self.nodes[id]["parent"], self.nodes[id]["ids"], 0, self.nodes[id]["last"], self.nodes[id]["hits"]
+                id,
+                self.nodes[id]["parent"],
+                self.nodes[id]["ids"],
+                0,
+                self.nodes[id]["last"],
+                self.nodes[id]["hits"],
+                pinned=id in self.pins,
             )
             for id in order
         )
@@ -205,7 +215,25 @@ class FakeCache:
             bookkeeping_seconds=0.0,
         )  # fmt: skip
 
+    def holders(self) -> list[tuple[int, object]]:
+        return self.held
+
+    @property
+    def cache(self) -> FakeKeeper:
+        return FakeKeeper(self)
+
+    def flush_cache(self) -> bool:
+        if not self.held:
+            self.reset()
+        return not self.held
+
     # what a test does with it
+
+    def pin(self, node: int, kind: Any = "pin") -> None:
+        self.pins ^= {node}
+        batch: list[CacheEvent] = []
+        self._record(batch, kind, node)
+        self._publish(batch)
 
     def request(self, text: str, owner: object = None, seconds: float = 2.0) -> None:
         """Match a prompt, split where it leaves the tree, insert the rest."""
@@ -234,11 +262,12 @@ class FakeCache:
             )
         self._publish(batch)
 
-    def evict(self, node: int | None = None) -> None:
+    def evict(self, node: int | None = None, reason: Any = "room", beneficiary: object = None) -> None:
         """Drop a leaf: the given one, or the oldest."""
         leaf = node or min((id for id in self.nodes if not self._children(id)), key=lambda id: self.nodes[id]["last"])
         batch: list[CacheEvent] = []
-        self._record(batch, "evict", leaf, num_tokens=len(self.nodes.pop(leaf)["ids"]))
+        count = len(self.nodes.pop(leaf)["ids"])
+        self._record(batch, "evict", leaf, num_tokens=count, reason=reason, beneficiary=beneficiary)
         self._publish(batch)
 
     def extend(self, node: int, text: str) -> None:
@@ -289,6 +318,32 @@ class FakeCache:
             callback(batch)
 
 
+class FakeKeeper:
+    """Pins and evicts in a `FakeCache`, and refuses node 99."""
+
+    def __init__(self, source: FakeCache) -> None:
+        self.source = source
+
+    def _note(self, act: str, node: int) -> None:
+        self.source.asked.append((act, node))
+        if node == 99:
+            raise CacheError("the cache has no node 99 any more")
+
+    def pin(self, node: int) -> None:
+        self._note("pin", node)
+        self.source.pin(node)
+
+    def unpin(self, node: int) -> None:
+        self._note("unpin", node)
+        self.source.pin(node, "unpin")
+
+    def evict(self, node: int) -> int:
+        self._note("evict", node)
+        count = len(self.source.nodes[node]["ids"])
+        self.source.evict(node, "asked")
+        return count
+
+
 def busy_cache() -> FakeCache:
     """Two chats that share a system prompt, a few-shot batch, evictions, and text of many bytes a character."""
     cache = FakeCache()
@@ -298,8 +353,9 @@ def busy_cache() -> FakeCache:
     for question in ("2+2", "2+3", "7+1"):
         cache.request(f"Q: 1+1 A: 2 Q: {question}", "cell 4", seconds=0.1)
     cache.extend(max(cache.nodes), " A: 8")
-    cache.evict()
-    cache.evict()
+    cache.pin(next(id for id, node in cache.nodes.items() if cache.decode(node["ids"]).startswith("What is")))
+    cache.evict(beneficiary="cell 5")
+    cache.evict(beneficiary="cell 5")
     cache.request("You are kind. Hello again", "cell 5")
     return cache
 

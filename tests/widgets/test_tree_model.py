@@ -88,6 +88,20 @@ def test_an_event_out_of_order_is_refused() -> None:
         model.append(model.events[0])
 
 
+def test_pins_are_the_nodes_own_and_stay_with_the_lower_part_of_a_split() -> None:
+    cache = FakeCache()
+    cache.request("aaaa1")
+    cache.pin(1)
+    cache.request("aa2")
+    head = recorded(cache).head
+    assert {id: node["pinned"] for id, node in head.items()} == {1: True, 2: False, 3: False}
+    assert cache.decode(cache.nodes[1]["ids"]) == head[1]["text"] == "aa1"
+    cache.pin(1, "unpin")
+    assert not any(node["pinned"] for node in recorded(cache).head.values())
+    translator = Translator(cache.decode)
+    assert [node["pinned"] for node in translator.rebase(cache.snapshot())] == [False] * 3
+
+
 def test_marks_tell_new_reused_and_evicted_apart() -> None:
     cache = FakeCache()
     cache.request("system: be kind. hello")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import time
@@ -189,6 +190,81 @@ def test_an_unloaded_model_is_said_and_its_last_tree_stays(front_end: FrontEnd) 
     assert state["model"]["events"]
     assert "the model was unloaded" in view.to_html()
     view.close()
+
+
+def test_what_is_asked_for_in_the_view_is_done_and_told(front_end: FrontEnd) -> None:
+    cache = busy_cache()
+    view = CacheView(cache, "widget")
+    view.display()
+
+    def ask(act: object, **more: object) -> str:
+        front_end.widget._on_message(None, {"type": "act", "act": act, **more}, [])
+        return str([post for post in front_end.posts if post["type"] == "notice"][-1]["text"])
+
+    leaf = max(cache.nodes)
+    assert ask("pin", node=leaf).startswith("Pinned")
+    assert ask("unpin", node=leaf) == "Unpinned."
+    assert ask("evict", node=leaf) == "Evicted 11 tokens."
+    assert cache.asked == [("pin", leaf), ("unpin", leaf), ("evict", leaf)]
+    assert ask("pin", node=99) == "Not done: the cache has no node 99 any more."
+    for strange in ({"act": "drop", "node": 1}, {"act": "pin"}, {"act": "pin", "node": "1"}, {"act": None}):
+        assert ask(**strange).startswith("Not done: a view can pin, unpin, evict and flush")
+    cache.held = [(leaf, "cell 5")]
+    assert ask("flush") == "Not flushed: requests are running."
+    cache.held = []
+    assert ask("flush") == "What was not pinned is forgotten."
+    wait_for_posts(front_end, len(cache.events) - 1)
+    kinds = [event["kind"] for event in front_end.events()]
+    assert kinds[-4:] == ["pin", "unpin", "evict", "reset"]
+    view.close()
+
+
+def test_a_view_of_an_engine_that_is_gone_says_so_when_asked(front_end: FrontEnd) -> None:
+    cache = busy_cache()
+    view = CacheView(cache, "widget")
+    view.display()
+
+    def closed() -> Any:
+        raise EngineClosedError("the engine was shut down")
+
+    cache.flush_cache = closed  # type: ignore[method-assign]
+    front_end.widget._on_message(None, {"type": "act", "act": "flush"}, [])
+    assert front_end.posts[-1] == {"type": "notice", "text": "Not done: the engine was shut down."}
+    view.close()
+
+
+def test_the_gauge_is_looked_at_again_as_long_as_something_runs(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmnb.widgets.tree_view.GAUGE_INTERVAL", 0.01)
+    cache = busy_cache()
+    idle = cache.status()
+    running = dataclasses.replace(idle, running=2)
+    cache.status = lambda: running  # type: ignore[method-assign]
+    cache.held = [(1, "cell 7"), (1, None), (1, "cell 7"), (2, "cell 8")]
+    view = CacheView(cache, "widget")
+    view.display()
+    cache.request("You are kind. And busy.")
+    wait_for_posts(front_end, len(cache.events) - 1)
+    assert front_end.posts[-1]["pool"]["held"] == [[1, 3, "cell 7", ""], [2, 1, "cell 8"]]
+    cache.status, cache.held = (lambda: idle), []  # type: ignore[method-assign]
+    deadline = time.monotonic() + 5
+    while front_end.posts[-1]["pool"]["running"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert front_end.posts[-1]["events"] == []
+    posts = [post["seq"] for post in front_end.posts]
+    assert posts == list(range(posts[0], posts[0] + len(posts)))
+    time.sleep(0.1)
+    assert len(front_end.posts) == len(posts)  # and no longer than that
+    view.close()
+
+
+def test_pictures_tell_what_is_pinned() -> None:
+    view = CacheView(busy_cache(), "off")
+    for picture in (view.to_svg(), view.to_text(), view.to_dot()):
+        assert "⚑" in picture
+    assert "⚑" not in CacheView(FakeCache(), "off").to_text()
 
 
 def test_the_picture_survives_without_its_style_sheet() -> None:

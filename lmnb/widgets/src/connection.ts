@@ -7,6 +7,8 @@ import type { HostModel, KernelMessage, Pool, Snapshot, ViewMessage } from "./pr
 export interface Reducer<S, E> {
   reset(model: S, pool: Pool | undefined): void;
   apply(events: E[], pool: Pool | undefined): void;
+  /** The kernel has something to say to whoever looks. */
+  notice?(text: string): void;
 }
 
 export type Change = "reset" | "events";
@@ -52,6 +54,9 @@ export class Connection<S, E> {
   private _receive(message: KernelMessage<E>): void {
     if (message.type === "snapshot") {
       this._load(message.snapshot, true);
+    } else if (message.type === "notice") {
+      this._reducer.notice?.(message.text);
+      this._emit("events");
     } else if (message.type === "events" && message.seq > this.seq) {
       if (message.seq !== this.seq + 1) return this._resync();
       try {

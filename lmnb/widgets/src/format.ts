@@ -35,12 +35,16 @@ export function seconds(value: number): string {
   return `${Math.floor(rounded / 60)} min ${String(rounded % 60).padStart(2, "0")} s`;
 }
 
-/** How long ago, in one unit: `now`, `12 s ago`, `3 min ago`. */
+/** A length of time in one unit: `12 s`, `3 min`. */
+export function span(value: number): string {
+  if (value < 60) return `${Math.floor(value)} s`;
+  if (value < 3600) return `${Math.floor(value / 60)} min`;
+  return `${Math.floor(value / 3600)} h`;
+}
+
+/** How long ago: `now`, `12 s ago`. */
 export function ago(value: number): string {
-  if (value < 1) return "now";
-  if (value < 60) return `${Math.floor(value)} s ago`;
-  if (value < 3600) return `${Math.floor(value / 60)} min ago`;
-  return `${Math.floor(value / 3600)} h ago`;
+  return value < 1 ? "now" : `${span(value)} ago`;
 }
 
 const MARKER = /<\|([^|<>\n]{1,40})\|>|<(\/?s|bos|eos|start_of_turn|end_of_turn)>/g;

@@ -108,13 +108,17 @@ export type CacheEvent = CacheEventBase &
   (
     | { kind: "insert" | "extend"; parent: number; text: string }
     | { kind: "split"; parent: number; child: number; text: string; child_text: string }
-    | { kind: "hit" | "evict" | "reset" }
+    | { kind: "evict"; reason: "room" | "asked" | "flush"; for: string }
+    | { kind: "hit" | "reset" | "pin" | "unpin" }
   );
 
 export interface Pool {
   pool_tokens: number;
   free_tokens: number;
   cached_tokens: number;
+  pinned_tokens?: number;
+  /** Node that ends what running requests hold, their number, and the first of their owners. */
+  held?: [number, number, ...string[]][];
   running: number;
   waiting: number;
   token_bytes?: number;
@@ -124,9 +128,13 @@ export interface Pool {
 /** What the kernel sends: `seq` counts deliveries, so that a missing one is noticed. */
 export type KernelMessage<E> =
   | { type: "events"; seq: number; events: E[]; pool?: Pool }
-  | { type: "snapshot"; snapshot: string };
+  | { type: "snapshot"; snapshot: string }
+  | { type: "notice"; text: string };
 
-export type ViewMessage = { type: "resync" } | { type: "cancel" } | { type: "views"; count: number } | { type: "whole"; branch: number; item: number };
+/** What people may do to the cache; all but `flush` to a node. */
+export type Act = "pin" | "unpin" | "evict" | "flush";
+
+export type ViewMessage = { type: "resync" } | { type: "cancel" } | { type: "views"; count: number } | { type: "whole"; branch: number; item: number } | { type: "act"; act: Act; node?: number };
 
 export interface Snapshot<S> {
   protocol: number;

@@ -5,5 +5,5 @@ import { CacheStore, renderCache } from "./tree_view";
 
 export default widget(() => {
   const store = new CacheStore();
-  return { store, draw: (el, connection) => renderCache(el, store, connection) };
+  return { store, draw: (el, connection, live) => renderCache(el, store, connection, live) };
 });

@@ -4,7 +4,7 @@
 import { h } from "./dom";
 import { ago, count, oneLine } from "./format";
 import { type Box, fit, layout, type Rect, rectOf, type Scale } from "./tree_layout";
-import { type Marks, type NodeState, STATE_SIGNS, stateOf, type Tree, type TreeNode } from "./tree_model";
+import { type Marks, type NodeState, PIN_SIGN, STATE_SIGNS, stateOf, type Tree, type TreeNode } from "./tree_model";
 
 const MOVE = 320; // milliseconds of a transition
 const VIEWPORT = 420; // pixels; taller trees scroll
@@ -22,6 +22,7 @@ export interface Scene {
   marks: Marks;
   tint: (typeof TINTS)[number];
   found: Set<number> | null; // what a search found: the rest steps back
+  held: Set<number>; // what pins hold
   now: number; // seconds since 1970
 }
 
@@ -37,7 +38,7 @@ export class TreeCanvas {
   private readonly context: CanvasRenderingContext2D | null;
   private readonly _abort = new AbortController();
   private readonly _resize: ResizeObserver | undefined;
-  private _scene: Scene = { tree: new Map(), marks: { fresh: new Set(), hit: new Set(), evicted: new Map() }, tint: "state", found: null, now: 0 };
+  private _scene: Scene = { tree: new Map(), marks: { fresh: new Set(), hit: new Set(), evicted: new Map() }, tint: "state", found: null, held: new Set(), now: 0 };
   private readonly _owners = new Map<string, string>(); // and their colours, in the order of appearance
   private _scale: Scale = { base: 0, perToken: 0, rowHeight: 20, height: 20 };
   private _from = new Map<number, Moving>();
@@ -161,7 +162,8 @@ export class TreeCanvas {
       if (rect.y > top + height || rect.y + rect.height < top || rect.alpha <= 0) continue;
       const node = this.nodes.get(id);
       context.globalAlpha = rect.alpha * (this._scene.found?.has(id) === false ? 0.25 : 1);
-      this._drawBox(context, rect, stateOf(id, this._scene.marks), node, colours, id);
+      const seen = [Math.max(rect.y, top), Math.min(rect.y + rect.height, top + height)] as const;
+      this._drawBox(context, rect, (seen[0] + seen[1]) / 2, stateOf(id, this._scene.marks), node, colours, id);
       if (id === this.selected) last.current = () => outline(context, rect, colours.ink);
     }
     context.globalAlpha = 1;
@@ -173,6 +175,7 @@ export class TreeCanvas {
   private _drawBox(
     context: CanvasRenderingContext2D,
     rect: Moving,
+    middle: number, // of what can be seen of it
     state: NodeState,
     node: TreeNode | undefined,
     colours: Record<Colour, string>,
@@ -195,7 +198,11 @@ export class TreeCanvas {
     context.stroke(box);
     context.setLineDash([]);
     context.globalAlpha = alpha;
-    if (node && height >= 13) drawLabel(context, { x, y, width, height }, node, state, colours, words);
+    if (this._scene.held.has(id)) {
+      context.fillStyle = colours.ink;
+      context.fillRect(x, y, node?.pinned ? 3 : 1.5, height);
+    }
+    if (node && height >= 13) drawLabel(context, { x, width, middle }, node, state, colours, words);
   }
 
   /** Colour and strength that stand for a node's owner or age, and the words that say the same. */
@@ -231,25 +238,25 @@ export class TreeCanvas {
     this._hovered = node;
     this._canvas.style.cursor = node === null ? "" : "pointer";
     const entry = node === null ? undefined : this.nodes.get(node);
-    this._canvas.title = entry ? `${count(entry.num_tokens)} tokens · ${oneLine(entry.text).slice(0, 160)}` : "";
+    this._canvas.title = entry ? `${entry.pinned ? "pinned · " : ""}${count(entry.num_tokens)} tokens · ${oneLine(entry.text).slice(0, 160)}` : "";
     this._request();
   }
 }
 
 function drawLabel(
   context: CanvasRenderingContext2D,
-  rect: Rect,
+  rect: { x: number; width: number; middle: number },
   node: TreeNode,
   state: NodeState,
   colours: Record<Colour, string>,
   words: string | undefined,
 ): void {
-  const sign = `${STATE_SIGNS[state]}${count(node.num_tokens)}`;
+  const sign = `${node.pinned ? PIN_SIGN : ""}${STATE_SIGNS[state]}${count(node.num_tokens)}`;
   const signWidth = context.measureText(sign).width;
   if (rect.width < signWidth + 6) return;
-  const middle = rect.y + Math.min(rect.height, VIEWPORT) / 2 + 0.5;
+  const middle = rect.middle + 0.5;
   context.fillStyle = state === "kept" ? colours.soft : { hit: colours.hit, new: colours.new, evicted: colours.bad }[state];
-  context.fillText(sign, rect.x + 4, middle);
+  context.fillText(sign, rect.x + (node.pinned ? 7 : 4), middle);
   const room = rect.width - signWidth - 16;
   if (room < 24) return;
   const text = (words === undefined ? "" : `${words}: `) + oneLine(node.text.slice(0, Math.ceil(room)));

@@ -1,9 +1,10 @@
 // The cache tree at any recorded moment: a base tree and the events since. `tree_model.py` is the same model.
 
-import { ago } from "./format";
+import { span } from "./format";
 import type { CacheEvent } from "./protocol";
 
 const CHECKPOINT = 256; // events between kept states: what a scrub replays at most
+const LIMIT = 5000; // events kept; a few more until the oldest go
 const RECENT = 1; // seconds: events this close to the newest are drawn as just happened
 
 export interface TreeNode {
@@ -12,7 +13,7 @@ export interface TreeNode {
   num_tokens: number;
   text: string;
   hits: number;
-  locks: number;
+  pinned: boolean; // itself; a pin holds the nodes above as well
   owner: string;
   last: number; // seconds since 1970
 }
@@ -35,6 +36,8 @@ export type NodeState = "kept" | "hit" | "new" | "evicted";
 
 export const STATE_SIGNS: Record<NodeState, string> = { kept: "", hit: "● ", new: "+ ", evicted: "✕ " };
 
+export const PIN_SIGN = "⚑ ";
+
 /** Apply one event to `tree`. Throws for a node that was never seen. */
 export function step(tree: Tree, event: CacheEvent): void {
   switch (event.kind) {
@@ -45,7 +48,7 @@ export function step(tree: Tree, event: CacheEvent): void {
         num_tokens: event.num_tokens,
         text: event.text,
         hits: 0,
-        locks: 0,
+        pinned: false,
         owner: event.owner,
         last: event.time,
       });
@@ -65,7 +68,7 @@ export function step(tree: Tree, event: CacheEvent): void {
     case "split": {
       const child = need(tree, event.child);
       const length = event.num_tokens;
-      tree.set(event.node, { ...child, node: event.node, parent: event.parent, num_tokens: length, text: event.text });
+      tree.set(event.node, { ...child, node: event.node, parent: event.parent, num_tokens: length, text: event.text, pinned: false });
       const rest = { parent: event.node, num_tokens: child.num_tokens - length, text: event.child_text };
       tree.set(child.node, { ...child, ...rest });
       return;
@@ -74,9 +77,20 @@ export function step(tree: Tree, event: CacheEvent): void {
       need(tree, event.node);
       tree.delete(event.node);
       return;
+    case "pin":
+    case "unpin":
+      tree.set(event.node, { ...need(tree, event.node), pinned: event.kind === "pin" });
+      return;
     case "reset":
       tree.clear();
   }
+}
+
+/** The nodes that pins hold: those pinned, and all above them. */
+export function pinHeld(tree: Tree): Set<number> {
+  const held = new Set<number>();
+  for (const { node, pinned } of tree.values()) if (pinned) for (const above of path(tree, node)) held.add(above.node);
+  return held;
 }
 
 /** The node and those above it, up to the root. */
@@ -93,13 +107,16 @@ function need(tree: Tree, id: number): TreeNode {
 }
 
 export class CacheModel {
-  readonly base: Tree;
-  readonly baseSeq: number;
+  base: Tree;
+  baseSeq: number; // grows when the oldest events become part of the base
   readonly events: CacheEvent[] = [];
   readonly head: Tree;
-  private readonly _checkpoints: Tree[];
+  private _checkpoints: Tree[];
 
-  constructor(state: CacheState = { base: [], base_seq: -1, events: [] }) {
+  constructor(
+    state: CacheState = { base: [], base_seq: -1, events: [] },
+    private readonly _limit = LIMIT,
+  ) {
     this.base = new Map(state.base.map((node) => [node.node, node]));
     this.baseSeq = state.base_seq;
     this.head = new Map(this.base);
@@ -114,6 +131,16 @@ export class CacheModel {
     step(this.head, event);
     this.events.push(event);
     if (this.events.length % CHECKPOINT === 0) this._checkpoints.push(new Map(this.head));
+    if (this.events.length >= this._limit + Math.max(CHECKPOINT, this._limit / 4)) this._forget(this.events.length - this._limit);
+  }
+
+  /** Make the first events part of the base. */
+  private _forget(wanted: number): void {
+    const count = wanted - (wanted % CHECKPOINT);
+    this._checkpoints = this._checkpoints.slice(count / CHECKPOINT);
+    this.base = new Map(this._checkpoints[0]);
+    this.baseSeq += count;
+    this.events.splice(0, count);
   }
 
   /** The tree after the first `count` of `events`. */
@@ -142,10 +169,10 @@ export class CacheModel {
       const event = this.events[place] as CacheEvent;
       if (event.kind === "reset") return "the cache was flushed";
       if (event.kind !== "evict" || event.node !== id) continue;
+      if (event.reason !== "room") return event.reason === "flush" ? "the cache was flushed" : "evicted by hand";
       const node = this.at(place).get(id);
-      const next = this.events.slice(place, place + 64).find(({ kind }) => kind === "insert" || kind === "extend");
-      const rest = node ? `, unused for ${ago(event.time - node.last).replace(" ago", "")}` : "";
-      return `least recently used${rest}${next?.owner ? `; made room for ${next.owner}` : ""}`;
+      const rest = node ? `, unused for ${span(event.time - node.last)}` : "";
+      return `least recently used${rest}; made room for ${event.for || "what was running"}`;
     }
     return "";
   }

@@ -3,54 +3,112 @@
 
 import { h, OWN_KEYS, setText } from "./dom";
 import { ago, bytes, count, oneLine, plural } from "./format";
+import type { Act, Pool } from "./protocol";
 import { type Box, neighbour } from "./tree_layout";
-import { type CacheModel, type Marks, path, stateOf, STATE_SIGNS, type Tree } from "./tree_model";
+import { type CacheModel, type Marks, path, PIN_SIGN, stateOf, STATE_SIGNS, type Tree } from "./tree_model";
 
 const MOST_ROWS = 200;
 const STATE_WORDS = { kept: "kept", hit: "reused just now", new: "new", evicted: "evicted" } as const;
+
+/** What the details of a node are read from. */
+export interface Moment {
+  model: CacheModel;
+  shown: number; // events
+  tree: Tree; // with the evicted nodes that are still drawn
+  marks: Marks;
+  held: Set<number>; // what pins hold
+  now: number; // seconds since 1970
+  pool: Pool | undefined;
+  live: boolean; // the newest moment of an engine that is there
+}
+
+const FACTS = ["State", "Tokens", "From root", "Hits", "In use", "Last use", "Made by", "Source line", "Used by", "Why"] as const;
 
 export class DetailsView {
   readonly el = h("aside", { class: "lmnb-details", "aria-label": "Selected node" });
   private readonly _hint = h("p", { class: "lmnb-hint" }, "Select a node: click it, or use the arrow keys.");
   private readonly _facts = h("dl");
-  private readonly _text = h("pre", { class: "lmnb-node-text", tabindex: 0 });
+  private readonly _text = h("pre", { class: "lmnb-node-text", tabindex: 0, "aria-label": "Text of the node" });
   private readonly _values = new Map<string, HTMLElement>();
+  private readonly _pin = h("button", { type: "button", class: "lmnb-toggle", title: "Keep this node and all above it (key P)" });
+  private readonly _evict = h("button", { type: "button", title: "Give up this node and all below it (key Delete)" }, "Evict");
+  private readonly _buttons = h("div", { class: "lmnb-node-acts" }, this._pin, this._evict);
+  private readonly _notice = h("p", { class: "lmnb-notice", role: "status" });
+  private _act: Act = "pin"; // of the first button
+  private _shown: number | null = null;
 
-  constructor() {
-    for (const name of ["State", "Tokens", "From root", "Hits", "Last use", "Made by", "Used by", "Why"]) {
+  /** `act` is null where there is no kernel to act in. */
+  constructor(act: ((act: Act) => void) | null) {
+    for (const name of FACTS) {
       const value = h("dd");
       this._values.set(name, value);
       this._facts.append(h("dt", {}, name), value);
     }
-    this.el.append(this._hint, this._facts, this._text);
-    this.show(null, new Map(), null, 0);
+    this._pin.addEventListener("click", () => act?.(this._act));
+    this._evict.addEventListener("click", () => act?.("evict"));
+    this._hint.append(act ? " P pins it, Delete evicts it." : "");
+    this.el.append(this._hint, this._facts, ...(act ? [this._buttons] : []), this._notice, this._text);
+    this.show(null, null);
   }
 
-  show(id: number | null, tree: Tree, marks: Marks | null, now: number, model?: CacheModel, shown = 0, tokenBytes = 0): void {
-    const node = id === null ? undefined : tree.get(id);
+  notice(text: string): void {
+    setText(this._notice, text);
+  }
+
+  /** What the key or first button would do. */
+  get pinAct(): Act {
+    return this._act;
+  }
+
+  show(id: number | null, moment: Moment | null): void {
+    const node = id === null ? undefined : moment?.tree.get(id);
     this._hint.hidden = node !== undefined;
-    this._facts.hidden = this._text.hidden = node === undefined;
-    if (!node || !marks) return;
+    this._facts.hidden = this._text.hidden = this._buttons.hidden = node === undefined;
+    if (this._shown !== id) this.notice("");
+    this._shown = id;
+    if (!node || !moment) return;
+    const { model, shown, tree, marks, held, now, pool, live } = moment;
     const above = path(tree, node.node);
     const start = above.slice(1).reduce((sum, other) => sum + other.num_tokens, 0);
     const state = stateOf(node.node, marks);
-    this._set("State", `${STATE_SIGNS[state]}${STATE_WORDS[state]}${node.locks > 0 ? ", in use" : ""}`);
-    this._set("Tokens", count(node.num_tokens) + (tokenBytes ? ` · ${bytes(node.num_tokens * tokenBytes)}` : ""));
+    const pinned = node.pinned ? `, ${PIN_SIGN}pinned` : held.has(node.node) ? ", held by a pin below" : "";
+    const size = pool?.token_bytes ? ` · ${bytes(node.num_tokens * pool.token_bytes)}` : "";
+    const [owner, line] = node.owner.split(" · line ");
+    this._set("State", `${STATE_SIGNS[state]}${STATE_WORDS[state]}${pinned}`);
+    this._set("Tokens", count(node.num_tokens) + size);
     this._set("From root", `${count(start)} – ${count(start + node.num_tokens)}, depth ${above.length}`);
     this._set("Hits", count(node.hits));
+    this._set("In use", live ? holders(node.node, tree, pool) : "");
     this._set("Last use", ago(Math.max(0, now - node.last)));
-    this._set("Made by", node.owner || "—");
-    this._set("Used by", model?.users(node.node, tree, shown).join(", ") ?? "");
-    this._set("Why", (state === "evicted" && model?.why(node.node, shown)) || "");
+    this._set("Made by", owner || "—");
+    this._set("Source line", line ?? "");
+    this._set("Used by", model.users(node.node, tree, shown).join(", "));
+    this._set("Why", (state === "evicted" && model.why(node.node, shown)) || "");
+    this._act = node.pinned ? "unpin" : "pin";
+    setText(this._pin, node.pinned ? "Unpin" : "Pin");
+    this._pin.setAttribute("aria-pressed", String(node.pinned));
+    this._pin.disabled = this._evict.disabled = !live || state === "evicted";
     setText(this._text, node.text);
   }
 
-  private _set(name: string, value: string): void {
+  private _set(name: (typeof FACTS)[number], value: string): void {
     const element = this._values.get(name);
     if (!element) return;
     setText(element, value);
     element.hidden = (element.previousElementSibling as HTMLElement).hidden = value === "";
   }
+}
+
+/** Who holds a node just now: `2 requests: cell 3, cell 4`. */
+function holders(id: number, tree: Tree, pool: Pool | undefined): string {
+  let total = 0;
+  const owners = new Set<string>();
+  for (const [end, number, ...names] of pool?.held ?? []) {
+    if (!path(tree, end).some((above) => above.node === id)) continue;
+    total += number;
+    for (const name of names) if (name) owners.add(name);
+  }
+  return total ? `${plural(total, "request")}${owners.size ? `: ${[...owners].slice(0, 3).join(", ")}` : ""}` : "";
 }
 
 export class ListView {
@@ -62,7 +120,10 @@ export class ListView {
   private _tree: Tree = new Map();
   private _redraw: (() => void) | null = null;
 
-  constructor(private readonly _onSelect: (node: number | null) => void) {
+  constructor(
+    private readonly _onSelect: (node: number | null) => void,
+    private readonly _onAct: (key: string) => boolean,
+  ) {
     this.el = h("details", { class: "lmnb-list" }, this._summary, this._list, this._rest);
     this.el.addEventListener("toggle", () => this.el.open && this._redraw?.());
     this._list.addEventListener("click", (event) => this._onSelect(nodeOf(event)));
@@ -83,7 +144,7 @@ export class ListView {
     const current = shown.some((box) => box.node === selected) ? selected : (shown[0]?.node ?? null);
     const items = shown.map((box) => {
       const node = this._tree.get(box.node);
-      const label = node ? `${STATE_SIGNS[stateOf(box.node, marks)]}${plural(node.num_tokens, "token")}, ${plural(node.hits, "hit")}: ` : "";
+      const label = node ? `${node.pinned ? PIN_SIGN : ""}${STATE_SIGNS[stateOf(box.node, marks)]}${plural(node.num_tokens, "token")}, ${plural(node.hits, "hit")}: ` : "";
       return h(
         "li",
         {
@@ -107,6 +168,7 @@ export class ListView {
 
   private _move(event: KeyboardEvent): void {
     const id = nodeOf(event);
+    if (id !== null && this._onAct(event.key)) return event.preventDefault(), event.stopPropagation();
     const place = this._rows.findIndex((box) => box.node === id);
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     const next =

@@ -15,6 +15,8 @@ const WHAT: Record<CacheEvent["kind"], string> = {
   hit: "reused",
   split: "split after",
   evict: "evicted",
+  pin: "pinned",
+  unpin: "unpinned",
   reset: "flushed",
 };
 
@@ -27,12 +29,16 @@ export class Timeline {
   /** The moment that the tree is compared with, as a number of events, or null. */
   since: number | null = null;
   private _events: readonly CacheEvent[] = [];
+  private _tokens = 0;
+  private _poolTokens = 0;
   private _timer: ReturnType<typeof setInterval> | undefined;
   private readonly _slider = h("input", { type: "range", min: 0, value: 0, "aria-label": "Place in the recorded events" });
   private readonly _play = h("button", { type: "button", class: "lmnb-play" }, "Play");
   private readonly _live = h("button", { type: "button", class: "lmnb-live", "aria-pressed": "true" }, "Live");
   private readonly _compare = h("button", { type: "button", title: "Show what differs from this moment on" }, "Compare");
-  private readonly _curve = h("div", { class: "lmnb-curve", role: "img" });
+  private readonly _rate = h("div", { class: "lmnb-curve-rate" });
+  private readonly _fill = h("div", { class: "lmnb-curve-fill" });
+  private readonly _curve = h("div", { class: "lmnb-curve", role: "img" }, this._rate, this._fill);
   private _drawn = -1; // events in the curve
   private readonly _caption = h("span", { class: "lmnb-caption lmnb-number" });
 
@@ -63,8 +69,16 @@ export class Timeline {
     this._live.addEventListener("click", () => this.follow());
   }
 
-  show(events: readonly CacheEvent[]): void {
+  /** `gone`: how many of the oldest events went since the last time; `tokens`: in the tree before the first. */
+  show(events: readonly CacheEvent[], gone = 0, tokens = 0, poolTokens = 0): void {
     this._events = events;
+    this._tokens = tokens;
+    this._poolTokens = poolTokens;
+    if (gone > 0) {
+      if (this.place !== null) this.place = Math.max(0, this.place - gone);
+      if (this.since !== null) this.since = Math.max(0, this.since - gone);
+      this._drawn = -1;
+    }
     if (this.place !== null && this.place > events.length) this.place = null;
     this._draw();
   }
@@ -114,9 +128,13 @@ export class Timeline {
 
   private _drawCurve(total: number): void {
     this._drawn = total;
-    const rates = hitRates(this._events);
-    this._curve.style.clipPath = `polygon(0 100%,${rates.map((rate, index) => `${index}% ${(100 - 100 * rate).toFixed(1)}%`).join()},100% 100%)`;
-    const words = `Hit rate ${(100 * (rates[100] ?? 0)).toFixed(0)} % over the last ${WINDOW} events`;
+    const { rates, tokens } = curves(this._events, this._tokens);
+    const at = (share: number, index: number) => `${index}% ${(100 - 100 * share).toFixed(1)}%`;
+    this._rate.style.clipPath = `polygon(0 100%,${rates.map(at).join()},100% 100%)`;
+    const fills = tokens.map((count) => (this._poolTokens ? Math.min(1, count / this._poolTokens) : 0));
+    const under = fills.map((fill, index) => at(fill - 0.12, index)).reverse(); // a line as thick as that
+    this._fill.style.clipPath = `polygon(${[...fills.map(at), ...under].join()})`;
+    const words = `Hit rate ${(100 * (rates[100] ?? 0)).toFixed(0)} % over the last ${WINDOW} events; pool ${(100 * (fills[100] ?? 0)).toFixed(0)} % full`;
     this._curve.title = words;
     this._curve.setAttribute("aria-label", words);
   }
@@ -137,22 +155,29 @@ export class Timeline {
   }
 }
 
-/** At each of 100 places: the share of prompt tokens that were reused, over the last events before it. */
-function hitRates(events: readonly CacheEvent[]): number[] {
-  const sums = [[0, 0]]; // tokens reused, and new
-  for (const { kind, num_tokens } of events) {
-    const [hit, fresh] = sums[sums.length - 1] as [number, number];
-    sums.push([hit + (kind === "hit" ? num_tokens : 0), fresh + (kind === "insert" ? num_tokens : 0)]);
-  }
-  return Array.from({ length: 101 }, (_, index) => {
-    const end = Math.round((index * events.length) / 100);
-    const [hit, fresh] = (sums[end] as [number, number]).map((sum, place) => sum - ((sums[Math.max(0, end - WINDOW)] as [number, number])[place] ?? 0)) as [number, number];
-    return hit + fresh ? hit / (hit + fresh) : 0;
+/** At each of 101 places among the events: the share of prompt tokens that were reused, over the last events before it,
+ * and the tokens in the tree, of which there were `first` at the beginning. */
+export function curves(events: readonly CacheEvent[], first: number): { rates: number[]; tokens: number[] } {
+  const total = events.length;
+  const hit = new Float64Array(total + 1); // sums
+  const fresh = new Float64Array(total + 1);
+  const tokens = new Float64Array(total + 1).fill(first);
+  events.forEach(({ kind, num_tokens }, index) => {
+    const grown = kind === "insert" || kind === "extend" ? num_tokens : kind === "evict" ? -num_tokens : 0;
+    hit[index + 1] = (hit[index] as number) + (kind === "hit" ? num_tokens : 0);
+    fresh[index + 1] = (fresh[index] as number) + (kind === "insert" ? num_tokens : 0);
+    tokens[index + 1] = kind === "reset" ? 0 : (tokens[index] as number) + grown;
   });
+  const places = Array.from({ length: 101 }, (_, index) => Math.round((index * total) / 100));
+  const recent = (sums: Float64Array, end: number) => (sums[end] as number) - (sums[Math.max(0, end - WINDOW)] as number);
+  return {
+    rates: places.map((end) => recent(hit, end) / (recent(hit, end) + recent(fresh, end) || 1)),
+    tokens: places.map((end) => tokens[end] as number),
+  };
 }
 
 function describe(event: CacheEvent | undefined): string {
   if (!event) return "";
-  const tokens = event.kind === "reset" ? "" : ` ${plural(event.num_tokens, "token")}`;
+  const tokens = event.num_tokens === 0 ? "" : ` ${plural(event.num_tokens, "token")}`;
   return `${WHAT[event.kind]}${tokens}${event.owner ? ` · ${event.owner}` : ""}`;
 }

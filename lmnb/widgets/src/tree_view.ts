@@ -3,10 +3,10 @@
 import type { Connection, Reducer } from "./connection";
 import { frameScheduler, h, OWN_KEYS, setText } from "./dom";
 import { count, plural } from "./format";
-import type { CacheEvent, Pool } from "./protocol";
+import type { Act, CacheEvent, Pool } from "./protocol";
 import { type Scene, TINTS, TreeCanvas } from "./tree_canvas";
 import { neighbour } from "./tree_layout";
-import { CacheModel, type CacheState, type Marks, type Tree } from "./tree_model";
+import { CacheModel, type CacheState, type Marks, PIN_SIGN, pinHeld, type Tree } from "./tree_model";
 import { DetailsView, ListView } from "./tree_panel";
 import { Timeline } from "./tree_timeline";
 
@@ -15,6 +15,11 @@ const FOLLOWED = 12; // events at once that an eye may follow
 export class CacheStore implements Reducer<CacheState, CacheEvent> {
   model = new CacheModel();
   pool: Pool | undefined;
+  said = { text: "", number: 0 };
+
+  notice(text: string): void {
+    this.said = { text, number: this.said.number + 1 };
+  }
 
   reset(state: CacheState, pool: Pool | undefined): void {
     this.model = new CacheModel(state);
@@ -32,8 +37,9 @@ export function renderCache(
   el: HTMLElement,
   store: CacheStore,
   connection: Connection<CacheState, CacheEvent>,
+  live: boolean,
 ): () => void {
-  const view = new CacheViewElement(store);
+  const view = new CacheViewElement(store, live ? (act, node) => connection.post({ type: "act", act, ...(node !== undefined && { node }) }) : null);
   el.append(view.root);
   const frames = frameScheduler(() => view.update());
   const unsubscribe = connection.subscribe(() => frames.request());
@@ -62,6 +68,12 @@ function search(tree: Tree, query: string): Set<number> {
   return new Set(found.map((node) => node.node));
 }
 
+function numTokens(tree: Tree): number {
+  let total = 0;
+  for (const node of tree.values()) total += node.num_tokens;
+  return total;
+}
+
 class CacheViewElement {
   readonly root: HTMLElement;
   private _selected: number | null = null;
@@ -76,6 +88,8 @@ class CacheViewElement {
   private readonly _tint = h("select", { ...OWN_KEYS, "aria-label": "Colour of nodes" }, ...TINTS.map((name) => h("option", { value: name }, `by ${name}`)));
   private readonly _search = h("input", { ...OWN_KEYS, type: "search", placeholder: "Search text", "aria-label": "Search the cached text" });
   private readonly _gauge = h("span", { class: "lmnb-gauge-fill" });
+  private readonly _pinned = h("span", { class: "lmnb-gauge-pinned" });
+  private readonly _bar = h("div", { class: "lmnb-bar lmnb-gauge", role: "img" }, this._pinned, this._gauge);
   private readonly _frame = h("div", {
     ...OWN_KEYS,
     class: "lmnb-tree-frame",
@@ -84,12 +98,26 @@ class CacheViewElement {
     "aria-label": "Cache tree. Arrow keys walk through it.",
   });
   private readonly _empty = h("p", { class: "lmnb-hint" }, "The cache is empty.");
-  private readonly _details = new DetailsView();
-  private readonly _list = new ListView((node) => this._select(node));
+  private readonly _details: DetailsView;
+  private readonly _list = new ListView(
+    (node) => this._select(node),
+    (key) => this._onActKey(key),
+  );
+  private readonly _flush = h("button", { type: "button", title: "Forget all that is not pinned" }, "Flush");
+  private _held = new Set<number>();
+  private _base: number; // the number of the last event that the model has no longer
+  private _noticed: number;
   private readonly _timeline = new Timeline(() => this.update());
   private readonly _canvas: TreeCanvas;
 
-  constructor(private readonly store: CacheStore) {
+  constructor(
+    private readonly store: CacheStore,
+    private readonly _post: ((act: Act, node?: number) => void) | null,
+  ) {
+    this._base = store.model.baseSeq;
+    this._noticed = store.said.number;
+    this._details = new DetailsView(_post ? (act) => this._actOn(act) : null);
+    this._flush.addEventListener("click", () => this._post?.("flush"));
     const reduced = window.matchMedia?.("(prefers-reduced-motion: reduce)").matches ?? false;
     this._canvas = new TreeCanvas(reduced, (node) => this._select(node));
     this._frame.append(this._empty, this._canvas.el);
@@ -107,15 +135,17 @@ class CacheViewElement {
       h("span", { class: "lmnb-legend", "data-state": "hit" }, "● reused"),
       h("span", { class: "lmnb-legend", "data-state": "new" }, "+ new"),
       h("span", { class: "lmnb-legend", "data-state": "evicted" }, "✕ evicted"),
+      h("span", { class: "lmnb-legend" }, `${PIN_SIGN}pinned`),
       this._search,
       this._tint,
+      _post ? this._flush : null,
     );
     const title = h("span", { class: "lmnb-title" }, h("b", { class: "lmnb-program" }, "Cache tree"), this._usage);
     this.root = h(
       "div",
       { class: "lmnb lmnb-cache" },
       h("div", { class: "lmnb-head" }, title, legend),
-      h("div", { class: "lmnb-bar lmnb-gauge", "aria-hidden": "true" }, this._gauge),
+      this._bar,
       h("div", { class: "lmnb-tree-columns" }, this._frame, this._details.el),
       this._timeline.el,
       this._list.el,
@@ -124,7 +154,8 @@ class CacheViewElement {
 
   update(): void {
     const { model, pool } = this.store;
-    this._timeline.show(model.events);
+    this._timeline.show(model.events, model.baseSeq - this._base, numTokens(model.base), pool?.pool_tokens);
+    this._base = model.baseSeq;
     const place = this._timeline.place;
     this._tree = place === null ? model.head : model.at(place);
     const { since } = this._timeline;
@@ -132,18 +163,21 @@ class CacheViewElement {
     if (since !== null) this._marks = model.marks(Math.max(shown, since), Math.min(shown, since));
     else this._marks = place === null ? model.marks() : model.marks(place, Math.max(0, place - this._timeline.stride));
     if (place === null) this._tell(model.events.length);
+    this._held = pinHeld(this._tree);
     this._found = null;
     if (this._query) {
       this._found = search(new Map([...this._tree, ...this._marks.evicted]), this._query);
     }
     const now = model.events[shown - 1]?.time ?? 0;
-    this._canvas.show({ tree: this._tree, marks: this._marks, tint: this._tint.value as Scene["tint"], found: this._found, now }, this._summary());
+    this._canvas.show({ tree: this._tree, marks: this._marks, tint: this._tint.value as Scene["tint"], found: this._found, held: this._held, now }, this._summary());
     this._empty.hidden = this._canvas.boxes.length > 0;
     this._canvas.el.hidden = !this._empty.hidden;
     if (this._selected !== null && !this._canvas.nodes.has(this._selected)) this._selected = null;
     this._canvas.select(this._selected);
     this._showPool(place === null ? pool : undefined);
     this._showSelected();
+    if (this.store.said.number !== this._noticed) this._details.notice(this.store.said.text);
+    this._noticed = this.store.said.number;
   }
 
   /** More events at once than an animation can show are at least counted. */
@@ -180,15 +214,17 @@ class CacheViewElement {
   }
 
   private _showSelected(): void {
-    const place = this._timeline.place ?? this.store.model.events.length;
-    const newest = this.store.model.events[place - 1]?.time ?? 0;
-    this._details.show(this._selected, this._canvas.nodes, this._marks, newest, this.store.model, place, this.store.pool?.token_bytes);
+    const { model, pool } = this.store;
+    const shown = this._timeline.place ?? model.events.length;
+    const now = model.events[shown - 1]?.time ?? 0;
+    const live = this._timeline.place === null && pool?.closed !== 1;
+    this._flush.disabled = !live;
+    this._details.show(this._selected, { model, shown, tree: this._canvas.nodes, marks: this._marks, held: this._held, now, pool, live });
     this._list.show(this._canvas.boxes, this._canvas.nodes, this._marks, this._selected);
   }
 
   private _showPool(pool: Pool | undefined): void {
-    let tokens = 0;
-    for (const node of this._tree.values()) tokens += node.num_tokens;
+    const tokens = numTokens(this._tree);
     const total = this.store.pool?.pool_tokens ?? 0;
     const parts = [plural(this._tree.size, "node"), `${count(tokens)}${total ? ` of ${count(total)}` : ""} tokens cached`];
     if (this._found) parts.unshift(`${count(this._found.size)} found`);
@@ -198,7 +234,15 @@ class CacheViewElement {
     this.root.classList.toggle("lmnb-closed", closed);
     if (pool && pool.running + pool.waiting > 0) parts.push(`${count(pool.running)} running, ${count(pool.waiting)} waiting`);
     setText(this._usage, parts.join(" · "));
-    this._gauge.style.width = total ? `${Math.min(100, (100 * tokens) / total)}%` : "0";
+    let pinned = 0;
+    for (const id of this._held) pinned += this._tree.get(id)?.num_tokens ?? 0;
+    if (pinned) parts.push(`${count(pinned)} pinned`);
+    const share = (part: number) => (total ? Math.min(100, (100 * part) / total) : 0);
+    this._pinned.style.width = `${share(pinned)}%`;
+    this._gauge.style.width = `${share(tokens - pinned)}%`;
+    const words = `KV pool: ${share(tokens).toFixed(0)} % cached (${share(pinned).toFixed(0)} % pinned)`;
+    this._bar.setAttribute("aria-label", words);
+    this._bar.title = words;
   }
 
   private _summary(): string {
@@ -210,11 +254,25 @@ class CacheViewElement {
     return `${count(hit.size)} reused, ${count(fresh.size)} new, ${count(evicted.size)} evicted`;
   }
 
+  private _actOn(act: Act): void {
+    if (this._selected !== null) this._post?.(act, this._selected);
+  }
+
+  /** Whether the key does something to the selected node. */
+  private _onActKey(key: string): boolean {
+    const act = key === "Delete" ? "evict" : key.toLowerCase() === "p" ? this._details.pinAct : null;
+    if (!act || !this._post) return false;
+    if (this._timeline.place === null) this._actOn(act);
+    else this._details.notice("This is the past: go back to Live first.");
+    return true;
+  }
+
   private _onKey(event: KeyboardEvent): void {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape") this._select(null);
     else if (event.key === " ") this._timeline.toggle();
     else if (event.key === "," || event.key === ".") this._timeline.step(event.key === "," ? -1 : 1);
-    else {
+    else if (!this._onActKey(event.key)) {
       const keys = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"];
       if (!keys.includes(event.key)) return;
       const next = neighbour(this._canvas.boxes, this._canvas.nodes, this._selected, event.key);

@@ -53,6 +53,16 @@ describe("the cache model", () => {
     expect(long.at(-1).size).toBe(0);
   });
 
+  it("forgets the oldest events without changing the tree", () => {
+    const events = chain(2000);
+    const [short, long] = [new CacheModel(undefined, 300), new CacheModel({ base: [], base_seq: -1, events })];
+    for (const event of events) short.append(event);
+    expect(short.events.length).toBeLessThan(300 + 2 * 256);
+    expect(short.head).toEqual(long.head);
+    for (let count = 0; count <= short.events.length; count += 50)
+      expect(short.at(count)).toEqual(long.at(short.baseSeq + 1 + count));
+  });
+
   it("refuses events out of order and nodes never seen", () => {
     expect(() => whole().append(fixture.events[0] as CacheEvent)).toThrow("should");
     expect(() => new CacheModel().append({ ...(chain(1)[0] as CacheEvent), kind: "evict" } as CacheEvent)).toThrow("never seen");

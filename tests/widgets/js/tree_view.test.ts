@@ -3,6 +3,7 @@ import { beforeEach, describe, expect, it, vi } from "vitest";
 import create from "../../../lmnb/widgets/src/tree";
 import type { CacheEvent } from "../../../lmnb/widgets/src/protocol";
 import recorded from "../fixtures/tree.json";
+import { curves } from "../../../lmnb/widgets/src/tree_timeline";
 import { FakeHost, frames, snapshot } from "./fake_host";
 
 const events = recorded.events as CacheEvent[];
@@ -185,7 +186,7 @@ describe("the cache view", () => {
     list.open = true;
     list.dispatchEvent(new Event("toggle"));
     [...list.querySelectorAll("li")].find((item) => item.textContent?.startsWith("✕"))?.click();
-    expect(facts()).toContain("Whyleast recently used, unused for");
+    expect(facts()).toMatch(/Whyleast recently used, unused for \d+ s; made room for cell 5/);
     expect(facts()).toContain("made room for cell 5");
   });
 
@@ -200,10 +201,119 @@ describe("the cache view", () => {
     expect(slow.find(".lmnb-badge").textContent).toBe("");
   });
 
+  it("knows how full the cache was at each moment", () => {
+    const of = (kind: string, num_tokens: number) => ({ kind, num_tokens }) as CacheEvent;
+    const story = [of("insert", 6), of("hit", 6), of("extend", 4), of("split", 2), of("evict", 5), of("reset", 0), of("insert", 1)];
+    const { tokens, rates } = curves(story, 10);
+    expect([0, 1, 3, 5, 6, 7].map((place) => tokens[Math.round((place * 100) / 7)])).toEqual([10, 16, 20, 15, 0, 1]);
+    expect(rates[100]).toBeCloseTo(6 / 13);
+    expect(curves([], 3)).toEqual({ tokens: Array(101).fill(3), rates: Array(101).fill(0) });
+  });
+
   it("draws the hit rate over time and says the newest", () => {
     const { find } = open();
     const curve = find(".lmnb-curve");
-    expect(curve.getAttribute("aria-label")).toMatch(/^Hit rate [1-9]\d % over the last 64 events$/);
+    expect(curve.getAttribute("aria-label")).toMatch(/^Hit rate [1-9]\d % over the last 64 events; pool [1-9]\d? % full$/);
+  });
+
+  it("pins, unpins and evicts the selected node by button and by key, and says what became of it", async () => {
+    const { host, find } = open();
+    const frame = find(".lmnb-tree-frame");
+    const [pin, evict] = [...find(".lmnb-node-acts").querySelectorAll("button")] as [HTMLButtonElement, HTMLButtonElement];
+    expect(find(".lmnb-node-acts").hidden).toBe(true);
+    press(frame, "Home");
+    expect(pin.textContent).toBe("Pin");
+    const acts = () => host.sent.filter((message) => message.type === "act");
+    pin.click();
+    press(frame, "p");
+    evict.click();
+    press(frame, "Delete");
+    const node = (acts()[0] as { node: number }).node;
+    expect(acts()).toEqual(["pin", "pin", "evict", "evict"].map((act) => ({ type: "act", act, node })));
+
+    host.receive({ type: "notice", text: "Not done: a running request uses node 1 (cell 3)." });
+    await frames();
+    const notice = find(".lmnb-notice");
+    expect(notice.getAttribute("role")).toBe("status");
+    expect(notice.textContent).toContain("uses node 1 (cell 3)");
+    press(frame, "ArrowRight");
+    expect(notice.textContent).toBe("");
+    press(frame, "ArrowLeft");
+
+    const event = { seq: events.length, time: 6000, kind: "pin", node, num_tokens: 19, owner: "" } as CacheEvent;
+    host.receive({ type: "events", seq: 2, events: [event], pool });
+    await frames();
+    expect(pin.textContent).toBe("Unpin");
+    expect(pin.getAttribute("aria-pressed")).toBe("true");
+    expect(find(".lmnb-details dl").textContent).toContain("⚑ pinned");
+    pin.click();
+    expect(acts().at(-1)).toEqual({ type: "act", act: "unpin", node });
+    expect(find(".lmnb-gauge").getAttribute("aria-label")).toMatch(/^KV pool: \d+ % cached \([1-9]\d* % pinned\)$/);
+  });
+
+  it("tells of a node above a pinned one that the pin holds it", () => {
+    const { find, el } = open();
+    const list = find<HTMLDetailsElement>(".lmnb-list");
+    list.open = true;
+    list.dispatchEvent(new Event("toggle"));
+    const pinned = [...el.querySelectorAll<HTMLElement>("[role=treeitem]")].filter((item) => item.textContent?.startsWith("⚑"));
+    expect(pinned).toHaveLength(1);
+    pinned[0]?.click();
+    press(find(".lmnb-tree-frame"), "ArrowLeft");
+    expect(find(".lmnb-details dl").textContent).toContain("held by a pin below");
+  });
+
+  it("says who uses a node just now", () => {
+    const { find, host } = open();
+    press(find(".lmnb-tree-frame"), "Home");
+    const id = events.find((event) => event.kind === "split")?.node as number; // the first chats' common beginning
+    host.receive({ type: "events", seq: 2, events: [], pool: { ...pool, held: [[id, 2, "cell 7", "cell 8"]] } });
+    press(find(".lmnb-tree-frame"), "Home");
+    expect(find(".lmnb-details dl").textContent).toContain("In use2 requests: cell 7, cell 8");
+  });
+
+  it("flushes only when it is told to, and acts on no past", () => {
+    const { host, el, find } = open();
+    const flush = [...el.querySelectorAll("button")].find((button) => button.textContent === "Flush") as HTMLButtonElement;
+    flush.click();
+    expect(host.sent.at(-1)).toEqual({ type: "act", act: "flush" });
+    const slider = find<HTMLInputElement>("input[type=range]");
+    slider.value = "4";
+    slider.dispatchEvent(new Event("input"));
+    expect(flush.disabled).toBe(true);
+    press(find(".lmnb-tree-frame"), "Home");
+    press(find(".lmnb-tree-frame"), "Delete");
+    expect(host.sent.at(-1)).toEqual({ type: "act", act: "flush" });
+    expect(find(".lmnb-notice").textContent).toContain("go back to Live");
+    expect([...find(".lmnb-node-acts").querySelectorAll("button")].every((button) => button.disabled)).toBe(true);
+  });
+
+  it("offers no acts where there is no kernel", () => {
+    const host = new FakeHost({ snapshot: snapshot("cache", 1, { base: [], base_seq: -1, events }, pool) });
+    const el = document.createElement("div");
+    document.body.append(el);
+    create().render({ model: host, el });
+    expect([...el.querySelectorAll("button")].map((button) => button.textContent)).not.toContain("Flush");
+    press(el.querySelector(".lmnb-tree-frame") as Element, "Home");
+    press(el.querySelector(".lmnb-tree-frame") as Element, "p");
+    expect(host.sent.filter((message) => message.type === "act")).toEqual([]);
+    expect(el.textContent).not.toContain("Evict");
+  });
+
+  it("keeps a chosen moment and a comparison while the oldest events go", async () => {
+    const many: CacheEvent[] = Array.from({ length: 6200 }, (_, seq) => ({
+      seq, time: seq, kind: "insert", node: seq + 1, parent: 0, num_tokens: 1, text: "x", owner: "",
+    }));
+    const { host, find } = open(many);
+    const slider = find<HTMLInputElement>("input[type=range]");
+    slider.value = "6000";
+    slider.dispatchEvent(new Event("input"));
+    const before = find("canvas").getAttribute("aria-label");
+    const more = Array.from({ length: 200 }, (_, i) => ({ ...(many[0] as CacheEvent), seq: 6200 + i, node: 6201 + i }));
+    host.receive({ type: "events", seq: 2, events: more as CacheEvent[], pool });
+    await frames();
+    expect(Number(slider.max)).toBeLessThan(6200);
+    expect(find("canvas").getAttribute("aria-label")).toBe(before);
   });
 
   it("says that the model was unloaded", async () => {
