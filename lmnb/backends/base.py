@@ -81,12 +81,15 @@ class Delta:
     """A piece of a generation in progress. Deltas' texts concatenate to the generation's text.
 
     `num_tokens` is what the piece adds to their number: less than its own where it replaces tokens told of before.
+    `token_ids`: the tokens, where the backend tells them; they stand in for the last `num_replaced` ones told before.
     """
 
     text: str
     num_tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
     origin: Origin = "free"
+    token_ids: tuple[int, ...] = ()
+    num_replaced: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +202,20 @@ class TokenContext(Protocol):
 
     def tokens(self) -> list[PromptToken]:
         """The whole prompt so far."""
+        ...
+
+
+class ResumableContext(Protocol):
+    """What a context can do besides if its backend's capabilities include `resumes`. Its deltas tell token ids, and
+    its `generate` takes `begun`: tokens that an earlier generation from this very prompt began with. It then goes on
+    as that one would have behind them (see `Request.begun_ids`), and its deltas and its text begin with them."""
+
+    def checkpoint(self) -> Callable[[], Context]:
+        """What makes this very prompt again, whatever is added to it meanwhile. Cheap, and may never be used."""
+        ...
+
+    def encode_more(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text that goes on from generated ones, which stay as they are."""
         ...
 
 

@@ -37,6 +37,7 @@ _CAPABILITIES = Capabilities(
     ebnf="enforced token by token",
     grammar_options=True,
     token_lens=True,
+    resumes=True,
     cancel="at once",
     continues_turn=True,
     data_is_text=True,

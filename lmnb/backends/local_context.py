@@ -136,6 +136,23 @@ class LocalContext:
         twin._num_committed = self._num_committed
         return twin
 
+    def checkpoint(self) -> Callable[[], LocalContext]:
+        """See `ResumableContext.checkpoint`: notes a place, and copies nothing until it is gone back to."""
+        mark, history, role = self._stream.mark(), self._history, self._role
+
+        def restore() -> LocalContext:
+            twin = self.fork()
+            twin._stream = self._stream.at(mark)
+            twin._history, twin._role = history, role
+            twin._num_committed = 0
+            return twin
+
+        return restore
+
+    def encode_more(self, text: str) -> tuple[int, ...]:
+        """See `ResumableContext.encode_more`."""
+        return tuple(self._served.codec.encode_inside(text))
+
     async def commit(self, *, owner: Owner, cancel: CancelToken) -> None:
         """See `Context.commit`: a request for no tokens, which leaves the prompt in the radix cache."""
         if len(self._stream) == self._num_committed or cancel.cancelled:
@@ -155,8 +172,10 @@ class LocalContext:
         cancel: CancelToken,
         on_delta: Callable[[Delta], None],
         logprob_start: int | None = None,
+        begun: tuple[int, ...] = (),
     ) -> Generation:
-        """See `Context.generate`. An error is the engine's own; what was generated before it stays.
+        """See `Context.generate` and `ResumableContext`. An error is the engine's own; what was generated before it
+        stays.
 
         `logprob_start` counts in `token_ids`.
         """
@@ -164,10 +183,18 @@ class LocalContext:
             return Generation(text="", finish_reason="cancelled")
 
         def pass_on(event: TokenEvent) -> None:
-            on_delta(Delta(event.text, len(event.token_ids) - event.num_replaced, event.logprobs, event.origin))
+            num_tokens = len(event.token_ids) - event.num_replaced
+            on_delta(
+                Delta(event.text, num_tokens, event.logprobs, event.origin, event.token_ids, event.num_replaced)
+            )
 
-        sampling = self._served.sampling(params)
-        request = Request(input_ids=self.prompt_ids, sampling=sampling, logprob_start=logprob_start, owner=owner)
+        request = Request(
+            input_ids=self.prompt_ids,
+            begun_ids=begun,
+            sampling=self._served.sampling(params),
+            logprob_start=logprob_start,
+            owner=owner,
+        )
         finish = await EngineTask(self._served.engine, request, cancel, pass_on).finish()
         self._adopt(finish.completion)
         if finish.error is not None:
@@ -250,9 +277,9 @@ def _generation(completion: Completion) -> Generation:
         text=completion.text,
         finish_reason=completion.finish_reason,
         matched=completion.matched,
-        prompt_tokens=completion.prompt_tokens,
+        prompt_tokens=completion.prompt_tokens + completion.num_begun_tokens,
         cached_tokens=completion.cached_tokens,
-        completion_tokens=completion.completion_tokens,
+        completion_tokens=completion.completion_tokens - completion.num_begun_tokens,
         first_token_seconds=completion.first_token_seconds,
         total_seconds=completion.total_seconds,
         logprobs=completion.logprobs,

@@ -55,6 +55,7 @@ class ScriptedCall:
     params: SamplingParams | None = None
     choices: tuple[str, ...] = ()
     images: tuple[Picture, ...] = ()  # in the prompt, each where it says "<image>"
+    begun: str = ""  # what an earlier generation had said, which this one goes on from
     offsets: tuple[int, ...] | None = None
 
 
@@ -102,7 +103,9 @@ class ScriptedBackend:
     exception in place of a text is raised by that call; `Broken` streams some text first.
     `token_delay`: seconds before each token. `score`: `(prompt, choice) -> log-probabilities`, one for each token
     of the choice (prompt is "" for the unconditional ones); by default a hash of the text decides.
-    `concatenates_caches`: whether it says that it can join branches by their caches.
+    `concatenates_caches`: whether it says that it can join branches by their caches. `alternatives`: by word, what
+    else was likely in its place, where log-probabilities are asked for. A generation that goes on from the middle of
+    an earlier one says what its reply says behind as many words.
     `calls` lists what was asked, in order.
     """
 
@@ -115,6 +118,7 @@ class ScriptedBackend:
         images=True,
         continues_turn=True,
         token_lens=True,
+        resumes=True,
         data_is_text=True,
         sampling=ALL_SAMPLING,
     )
@@ -129,12 +133,14 @@ class ScriptedBackend:
         score: Scorer | None = None,
         default_system: str | None = None,
         concatenates_caches: bool = False,
+        alternatives: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.name = name
         self.stop = stop
         self.token_delay = token_delay
         self.default_system = default_system
         self.capabilities = replace(type(self).capabilities, concatenates_caches=concatenates_caches)
+        self.alternatives = dict(alternatives or {})
         self.calls: list[ScriptedCall] = []
         self.flushes = 0
         self.closed = False
@@ -188,7 +194,15 @@ class ScriptedBackend:
         """Made-up but repeatable log-probabilities of `tokens` after `prompt`."""
         ids = [self.number(token) for token in tokens]
         values = [_hashed_score(prompt, token)[0] for token in tokens]
-        return tuple(TokenLogprob(i, v, ((i, v),) if top else ()) for i, v in zip(ids, values, strict=True))
+        tops = [((i, v), *self._others(token, v))[:top] for i, v, token in zip(ids, values, tokens, strict=True)]
+        return tuple(TokenLogprob(*entry) for entry in zip(ids, values, tops, strict=True))
+
+    def _others(self, token: str, value: float) -> list[tuple[int, float]]:
+        """What else was likely in the place of `token`."""
+        word = token.lstrip()
+        space = token[: len(token) - len(word)]
+        others = self.alternatives.get(word, ())
+        return [(self.number(space + other), value - rank) for rank, other in enumerate(others, 1)]
 
     def score_tokens(self, prompt: str, choice: str) -> tuple[TokenLogprob, ...]:
         """Log-probabilities of a choice after `prompt`, from the scorer."""
@@ -270,6 +284,15 @@ class ScriptedContext:
         self.backend.record(ScriptedCall("commit", self.prompt, owner, images=tuple(self._images)))
         self.backend.count_cached(_TOKEN.findall(self.prompt))
 
+    def checkpoint(self) -> Callable[[], ScriptedContext]:
+        """What makes this prompt again: parts are only ever added."""
+        count, role, num_images = len(self._parts), self._role, len(self._images)
+        return lambda: ScriptedContext(self.backend, self._parts[:count], role, self._images[:num_images])
+
+    def encode_more(self, text: str) -> tuple[int, ...]:
+        """The numbers of the words."""
+        return tuple(map(self.backend.number, _TOKEN.findall(text)))
+
     async def concatenate(self, branches: Sequence[Context], offsets: Sequence[int] | None) -> None:
         """Note the call, and go on with the branches' own texts."""
         mine, num_images = self.prompt, len(self._images)
@@ -287,41 +310,47 @@ class ScriptedContext:
         cancel: CancelToken,
         on_delta: Callable[[Delta], None],
         logprob_start: int | None = None,
+        begun: tuple[int, ...] = (),
     ) -> Generation:
         """Say the scripted reply, token by token."""
         backend, prompt = self.backend, self.prompt
-        reply = backend.record(ScriptedCall("generate", prompt, owner, params, images=tuple(self._images)))
-        prompt_tokens = _TOKEN.findall(prompt)
+        given = [backend.token_text(token_id) for token_id in begun]
+        call = ScriptedCall("generate", prompt, owner, params, images=tuple(self._images), begun="".join(given))
+        reply = backend.record(call)
+        prompt_tokens = [*_TOKEN.findall(prompt), *given]
         cached = backend.count_cached(prompt_tokens)
         said = reply.text if isinstance(reply, Broken) else reply if isinstance(reply, str) else ""
         error = reply.error if isinstance(reply, Broken) else reply if isinstance(reply, BaseException) else None
-        text, reason, matched = _cut(said, params)
+        text, reason, matched = _cut("".join([*given, *_TOKEN.findall(said)[len(given) :]]), params)
         produced: list[str] = []
         async with _Cancellation(cancel) as stopped:
-            for token in _TOKEN.findall(text):
-                if await _pause(backend.token_delay, stopped):
+            for token in _tokens(text, given):
+                is_given = len(produced) < len(given)
+                if not is_given and await _pause(backend.token_delay, stopped):
                     break
                 produced.append(token)
                 self._parts.append((token, "generated"))
-                logprobs = backend.logprobs(prompt, [token], params.top_logprobs_num) if params.return_logprob else ()
-                on_delta(Delta(token, 1, logprobs))
+                asked = params.return_logprob and not is_given
+                logprobs = backend.logprobs(prompt, [token], params.top_logprobs_num) if asked else ()
+                on_delta(Delta(token, 1, logprobs, "given" if is_given else "free", (backend.number(token),)))
             else:
                 await _pause(backend.token_delay, stopped)
         if error is not None and not cancel.cancelled:
             raise error
         shown = "".join(produced)
-        asked = backend.logprobs("", prompt_tokens, 0) if logprob_start is not None else ()
+        own = produced[len(given) :]
+        scored = backend.logprobs("", prompt_tokens, 0) if logprob_start is not None else ()
         return Generation(
             text=shown,
             finish_reason="cancelled" if cancel.cancelled and shown != text else reason,
             matched=matched if shown == text else None,
             prompt_tokens=len(prompt_tokens),
             cached_tokens=cached,
-            completion_tokens=len(produced),
+            completion_tokens=len(own),
             first_token_seconds=backend.token_delay if produced else None,
             total_seconds=backend.token_delay * max(len(produced), 1),
-            logprobs=backend.logprobs(prompt, produced, params.top_logprobs_num) if params.return_logprob else (),
-            input_logprobs=asked[logprob_start:],
+            logprobs=backend.logprobs(prompt, own, params.top_logprobs_num) if params.return_logprob else (),
+            input_logprobs=scored[logprob_start:],
         )
 
     async def score(self, choices: Sequence[str], *, unconditional: bool, owner: Owner, cancel: CancelToken) -> Scores:
@@ -392,6 +421,12 @@ def _cut(text: str, params: SamplingParams) -> tuple[str, FinishReason, str | No
     if len(tokens) > params.max_new_tokens:
         return "".join(tokens[: params.max_new_tokens]), "length", None
     return text, "stop", matched
+
+
+def _tokens(text: str, given: Sequence[str]) -> list[str]:
+    """The words of `text`; those it was given are as they were given."""
+    start = "".join(given)
+    return [*given, *_TOKEN.findall(text[len(start) :])] if text.startswith(start) else _TOKEN.findall(text)
 
 
 def _hashed_score(prompt: str, text: str) -> list[float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from lmnb.backends.base import TokenSource
 from lmnb.backends.prefix import common_prefix_length
@@ -16,6 +17,18 @@ from lmnb.backends.token_codec import TokenCodec
 
 _FIRST_WINDOW = 8  # tokens that are always looked at again
 _SEARCH = 48  # tokens in which a safe cut is looked for, before that
+
+
+class Mark(NamedTuple):
+    """A state that a stream was in, see `TokenStream.mark`."""
+
+    length: int
+    num_changes: int
+    run: int
+    run_continues: bool
+    own_space: bool
+    generated: int
+    trusted_tail: str
 
 
 class TokenStream:
@@ -36,6 +49,8 @@ class TokenStream:
         self._trusted_tail = ""  # the end of the run, as far as it is trusted and could begin a marker
         self._sources: list[TokenSource] = []  # by token
         self._changed = 0  # index of the first token that the append in progress has changed
+        self._marked = 0  # tokens before this one belong to a mark: what replaces them is kept, too
+        self._changes: list[tuple[int, list[int], list[TokenSource]]] = []  # from there on, what stood there before
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -69,6 +84,29 @@ class TokenStream:
         twin._generated = self._generated
         twin._trusted_tail = self._trusted_tail
         twin._sources = self._sources.copy()
+        return twin
+
+    def mark(self) -> Mark:
+        """The present state, to come back to with `at`. Costs nothing: what is replaced later is kept."""
+        self._marked = max(self._marked, len(self._ids))
+        return Mark(
+            len(self._ids),
+            len(self._changes),
+            self._run,
+            self._run_continues,
+            self._own_space,
+            self._generated,
+            self._trusted_tail,
+        )
+
+    def at(self, mark: Mark) -> TokenStream:
+        """A copy as this stream was when it gave the mark."""
+        twin = self.fork()
+        for start, ids, sources in reversed(self._changes[mark.num_changes :]):
+            twin._ids[start:], twin._sources[start:] = ids, sources
+        del twin._ids[mark.length :], twin._sources[mark.length :]
+        twin._run, twin._run_continues, twin._own_space = mark.run, mark.run_continues, mark.own_space
+        twin._generated, twin._trusted_tail = mark.generated, mark.trusted_tail
         return twin
 
     def append(self, text: str, *, trusted: bool = False, source: TokenSource = "given") -> None:
@@ -150,6 +188,7 @@ class TokenStream:
         if not window.endswith(text.encode()):
             return False
         kept = self._without_space(start, window[: len(window) - len(text.encode())].decode("utf-8", errors="replace"))
+        self._keep(start)
         self._ids[start:] = self._encode_from(start, kept) if kept else []
         self._changed = min(self._changed, start)
         return True
@@ -180,9 +219,15 @@ class TokenStream:
         ends = {end: index for index, end in enumerate(_ends(codec, merged))}
         kept = max(i for i, end in enumerate(_ends(codec, old)) if end <= limit and end in ends)
         new = merged[ends[_ends(codec, old)[kept]] :]
+        self._keep(start + kept)
         self._ids[start + kept :] = new
         self._changed = min(self._changed, start + kept)
         self._generated = min(self._generated, start + kept)
+
+    def _keep(self, start: int) -> None:
+        """The tokens from `start` on are about to be replaced."""
+        if start < self._marked:
+            self._changes.append((start, self._ids[start:], self._sources[start:]))
 
     def _window(self, size: int) -> int:
         """Where to re-tokenize from: at least `size` tokens and the codec's reach back, at a safe cut."""

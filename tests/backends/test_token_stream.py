@@ -266,3 +266,28 @@ def test_nothing_is_nothing() -> None:
     stream.append_ids(())
     assert stream.ids == ()
     assert stream.text() == ""
+
+
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), *map(small_tokenizer, KINDS)], ids=["byte", *KINDS])
+def test_a_mark_brings_back_the_stream_as_it_was(tokenizer: Tokenizer) -> None:
+    @given(st.lists(st.tuples(MARKUP, st.sampled_from(["data", "trusted", "tokens"])), min_size=1, max_size=14), MARKUP)
+    @settings(max_examples=80, deadline=None)
+    def check(drawn: list[tuple[str, str]], more: str) -> None:
+        stream = stream_of(tokenizer)
+        marks = []
+        for piece, how in drawn:
+            marks.append((stream.mark(), stream.fork()))
+            if how == "tokens":
+                stream.append_ids(tokenizer.encode(piece.encode("utf-8", "replace").decode()))
+            else:
+                stream.append(piece, trusted=how == "trusted")
+        now = (stream.ids, stream.sources)
+        for mark, before in marks:
+            back = stream.at(mark)
+            assert (back.ids, back.sources) == (before.ids, before.sources)
+            for twin in (back, before):
+                twin.append(more, trusted=True)
+            assert (back.ids, back.sources) == (before.ids, before.sources)
+        assert (stream.ids, stream.sources) == now
+
+    check()
