@@ -14,8 +14,8 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
 # How a token came about: chosen freely, chosen under a grammar's mask, added because the grammar forced it, or given
-# with the request.
-Origin = Literal["free", "masked", "forced", "given"]
+# with the request; of the last, views are told which were generated before ("kept").
+Origin = Literal["free", "masked", "forced", "given", "kept"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,9 +184,7 @@ class LocalContext:
 
         def pass_on(event: TokenEvent) -> None:
             num_tokens = len(event.token_ids) - event.num_replaced
-            on_delta(
-                Delta(event.text, num_tokens, event.logprobs, event.origin, event.token_ids, event.num_replaced)
-            )
+            on_delta(Delta(event.text, num_tokens, event.logprobs, event.origin, event.token_ids, event.num_replaced))
 
         request = Request(
             input_ids=self.prompt_ids,

@@ -213,9 +213,13 @@ class ScriptedBackend:
     def count_cached(self, tokens: list[str]) -> int:
         """How many leading tokens an earlier prompt already had, at most all but one; remembers this prompt."""
         best = max((_common_prefix(tokens, other) for other in self._seen), default=0)
+        self.remember(tokens)
+        return min(best, max(len(tokens) - 1, 0))
+
+    def remember(self, tokens: list[str]) -> None:
+        """Have a later prompt that begins like this count what it has in common as cached."""
         self._seen.append(tokens)
         del self._seen[:-_HISTORY]
-        return min(best, max(len(tokens) - 1, 0))
 
 
 class ScriptedContext:
@@ -339,6 +343,7 @@ class ScriptedContext:
             raise error
         shown = "".join(produced)
         own = produced[len(given) :]
+        backend.remember([*prompt_tokens[: len(prompt_tokens) - len(given)], *produced])
         scored = backend.logprobs("", prompt_tokens, 0) if logprob_start is not None else ()
         return Generation(
             text=shown,

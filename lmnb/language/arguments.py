@@ -39,6 +39,14 @@ def fork_size(size: Any) -> int:
     return count
 
 
+def place(name: str, value: Any) -> int:
+    """A place that is counted from 0."""
+    number = whole_number(name, value)
+    if number < 0:
+        raise ArgumentError(f"{name} is counted from 0 and cannot be {number}")
+    return number
+
+
 def position_offsets(offsets: Any, size: int) -> tuple[int, ...] | None:
     """One number a branch, or None."""
     if offsets is None:

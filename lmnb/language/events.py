@@ -31,7 +31,9 @@ class RunStarted:
 class BranchOpened:
     """A branch was forked; it starts with all that its parent has said up to then.
 
-    With `program` set it is a call of another program (or a row of a batch): it starts empty.
+    With `program` set it is a call of another program (or a row of a batch): it starts empty. With `at` it parts from
+    inside the parent's generation: it starts before that generation, and says it anew. Of the pieces of its first
+    generation, those of the origin "kept" are as they were, and those of the origin "given" stand in their place.
     """
 
     type: ClassVar[str] = "branch"
@@ -39,9 +41,11 @@ class BranchOpened:
     parent: int
     index: int  # place among the branches of the same fork
     fork: int  # counts the forks of a run, from 0
-    label: str  # "0.2": path of indices from the root
+    label: str  # "0.2": path of indices from the root; "0~1": the first that parts from inside a generation of 0
     program: str | None = None
     row: int | None = None
+    at: list[int] | None = None  # number of the parent's `gen` (from 0, selects not counted), UTF-16 units kept of it
+    note: str | None = None  # what of the parent's later steps this branch does not repeat, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +186,16 @@ class BranchFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class RunResumed:
+    """A run that was over goes on: a branch parts from one of its generations."""
+
+    type: ClassVar[str] = "resume"
+    time: float  # seconds, time.time()
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
-    """The run is over; nothing follows."""
+    """The run is over; nothing follows, unless it is resumed. `seconds` while it was not over, all together."""
 
     type: ClassVar[str] = "run_end"
     status: Status
@@ -205,6 +217,7 @@ RunEvent = (
     | VariableSet
     | BranchesJoined
     | BranchFinished
+    | RunResumed
     | RunFinished
 )
 
@@ -224,6 +237,7 @@ EVENT_TYPES: dict[str, type[RunEvent]] = {
         VariableSet,
         BranchesJoined,
         BranchFinished,
+        RunResumed,
         RunFinished,
     )
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from lmnb.language.defaults import Defaults
 from lmnb.language.events import GenFinished, GenStarted
 from lmnb.language.explain import explained
 from lmnb.language.expressions import Gen, Select
+from lmnb.language.generated import Begun, Generated
 from lmnb.language.loop import background
 from lmnb.language.meta import generation_meta, score_meta, triples
 from lmnb.language.output import Output, ReasoningOutput
@@ -49,6 +50,18 @@ class GenStep(Step):
         self.merged = merged
         self.line = line
         self.following: tuple[str | SamplingParams, ...] = ()  # see `note_following`
+        self.begun: Begun | None = None  # what it says already when it starts
+
+    def again(self) -> GenStep:
+        """The same, into variables of its own."""
+        return self.resumed(self.params, None)
+
+    def resumed(self, params: SamplingParams, begun: Begun | None) -> GenStep:
+        """The same that begins with `begun`. It gives one text, of which the first sample is gone on with."""
+        merged = self.merged if begun is None else replace(self.merged, n=1)
+        step = GenStep(self.where, _fresh(self.variables), self.node, params, merged, self.line)
+        step.begun = begun
+        return step
 
     async def run(self, stream: Stream) -> None:
         """Generate; on a cancel, keep what there is and stop the stream."""
@@ -57,6 +70,11 @@ class GenStep(Step):
         started = time.monotonic()
         output = self._output(stream)
         output.greedy = is_greedy(self.params)
+        output.record = stream.branch.run.note_generation(Generated(self, stream, stream.num_generated))
+        stream.num_generated += 1
+        for variable in self.variables[:1]:
+            variable.generated = output.record
+            variable.signal.notify()
         try:
             results = await self._generate(stream, output)
             output.finish(results[0])
@@ -85,19 +103,15 @@ class GenStep(Step):
         """All `n` samples; the first one goes on in the output's context."""
         if self.params.max_new_tokens == 0 and self.params.return_logprob:
             return [await self._look_ahead(stream, output)] * self.merged.n
+        if self.begun is not None and not self.begun.ids and self.begun.text:
+            return [await self._generate_behind(stream, output, self.begun)]
         contexts = [output.context, *(output.context.fork() for _ in range(self.merged.n - 1))]
         for context in contexts:
             if isinstance(context, SpeculativeContext):
                 context.foresee(self.following)
 
-        def on_delta(delta: Delta) -> None:
-            if background.is_current():
-                output.push(delta)
-            else:  # the generation's own end comes by the same way, so after this
-                background.post(lambda: output.push(delta))
-
         async def sample(index: int) -> Generation:
-            options: dict[str, Any] = {}
+            options: dict[str, Any] = {"begun": self.begun.ids} if self.begun is not None and self.begun.ids else {}
             start = self.merged.logprob_start_len
             if self.params.return_logprob and start is not None and start >= 0:
                 options["logprob_start"] = start
@@ -105,7 +119,7 @@ class GenStep(Step):
                 _sample_params(self.params, index),
                 owner=stream.branch.owner(self.node.name, self.line),
                 cancel=stream.branch.cancel,
-                on_delta=_ignore if index else on_delta,
+                on_delta=_ignore if index else _pushing(output),
                 **options,
             )
 
@@ -116,6 +130,21 @@ class GenStep(Step):
                 raise result
             results.append(result)
         return results
+
+    async def _generate_behind(self, stream: Stream, output: Output, begun: Begun) -> Generation:
+        """On a backend that knows texts only: behind what is kept and what stands in place of the rest."""
+        given = begun.text[len(begun.kept_text) :]
+        for text, num_tokens in ((begun.kept_text, begun.num_kept), (given, 1)):
+            if text:
+                output.context.append(text, data=True)
+                output.push(Delta(text, num_tokens, origin="given"))
+        result = await output.context.generate(
+            self.params,
+            owner=stream.branch.owner(self.node.name, self.line),
+            cancel=stream.branch.cancel,
+            on_delta=_pushing(output),
+        )
+        return replace(result, text=begun.text + result.text)
 
     async def _look_ahead(self, stream: Stream, output: Output) -> Generation:
         """No text, and yet the log-probabilities of what could come next: `max_tokens=0` with `return_logprob`."""
@@ -148,6 +177,11 @@ class SelectStep(Step):
         self.node = node
         self.line = line
         self.all_methods = all_methods  # measure what every method needs, so that views can compare them
+
+    def again(self) -> SelectStep:
+        """The same choices, scored anew."""
+        variables = _fresh(self.variables)
+        return SelectStep(self.where, variables, self.node, self.line, all_methods=self.all_methods)
 
     async def run(self, stream: Stream) -> None:
         """Score the choices, decide, go on with the decision."""
@@ -219,6 +253,26 @@ def _sample_params(params: SamplingParams, index: int) -> SamplingParams:
     if index == 0 or params.seed is None:
         return params
     return replace(params, seed=params.seed + index)
+
+
+def _fresh(variables: Sequence[Variable]) -> list[Variable]:
+    """Variables of the same names that have no values yet."""
+    fresh = [Variable(variable.name) for variable in variables]
+    for new, old in zip(fresh, variables, strict=True):
+        new.read = old.read
+    return fresh
+
+
+def _pushing(output: Output) -> Callable[[Delta], None]:
+    """What takes a generation's pieces, in whichever thread they come."""
+
+    def on_delta(delta: Delta) -> None:
+        if background.is_current():
+            output.push(delta)
+        else:  # the generation's own end comes by the same way, so after this
+            background.post(lambda: output.push(delta))
+
+    return on_delta
 
 
 def _ignore(delta: Delta) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from lmnb.backends.base import Context, Delta, Generation
+from lmnb.language.generated import Generated
 from lmnb.language.reasoning import ReasoningFormat, ReasoningSplitter
 from lmnb.language.steps import set_variable
 from lmnb.language.stream import Stream
@@ -22,6 +23,7 @@ class Output:
         self.stream = stream
         self.variable = variable
         self.greedy = False  # whether the likeliest allowed token is always taken: views then know what was not allowed
+        self.record: Generated | None = None  # where its pieces are noted
         self.context: Context = stream.context
         self._began = time.monotonic()
         self._received = ""
@@ -29,6 +31,9 @@ class Output:
 
     def push(self, delta: Delta) -> None:
         """Take a piece of the text."""
+        if self.record is not None:
+            delta = self.record.told(delta)
+            self.record.take(delta)
         self._received += delta.text
         self._num_received += delta.num_tokens
         self._show(delta)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from lmnb.language.events import (
     BranchOpened,
     RunEvent,
     RunFinished,
+    RunResumed,
     RunStarted,
     Status,
     well_formed_event,
@@ -40,6 +41,7 @@ from lmnb.language.variables import Failure
 from lmnb.language.waiting import Signal
 
 if TYPE_CHECKING:
+    from lmnb.language.generated import Generated
     from lmnb.language.run_diff import RunDiff
 
 logger = logging.getLogger("lmnb")
@@ -75,6 +77,7 @@ class Run:
         self.error: BaseException | None = None  # what ended the run, if it failed
         self._status: Status = "running"
         self._started = time.monotonic()
+        self._outcome: RunFinished | None = None  # how it ended before it was resumed
         self._events: list[RunEvent] = []
         self._callbacks: dict[int, Callable[[RunEvent], None]] = {}
         self._signal = Signal()
@@ -84,6 +87,8 @@ class Run:
         self._ending = False
         self._num_branches = 1
         self._num_forks = 0
+        self._num_variants: dict[int, int] = {}  # by branch: those that part from inside its generations
+        self.generated: dict[tuple[int, int], Generated] = {}  # by branch and number: what can be gone on from
         self._open: dict[int, Branch] = {0: self.root}
         unfinished.add(self)
         self.post(RunStarted(self.id, program, backend.name, time.time(), cell))
@@ -252,6 +257,29 @@ class Run:
         for above in branch.path() if branch is not None else ():
             above.num_active += change
 
+    def note_generation(self, generated: Generated) -> Generated:
+        """Let others find a generation that has begun. On the background loop only."""
+        self.generated[generated.branch.id, generated.number] = generated
+        return generated
+
+    def enter_again(self) -> None:
+        """`enter`, also if the run is over: it then goes on, as one run with what was before, and ends as it did."""
+        while not self.enter():
+            self.wait()  # its end may be on its way
+            with self._lock:
+                if self._status == "running":
+                    continue  # another thread was faster
+                self._ending, self._status = False, "running"
+                self._started = time.monotonic()
+                self.cancel_token = CancelToken()
+                self.post(RunResumed(time.time()))
+            unfinished.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the body goes on, so that more may be started from it."""
+        return not self._closed
+
     def wait_settled(self, branch: Branch) -> None:
         """Wait until no stream is at work in `branch` or below it."""
         self._signal.wait(lambda: branch.num_active == 0)
@@ -275,21 +303,27 @@ class Run:
         cancel: CancelToken,
         program: str | None = None,
         row: int | None = None,
+        at: list[int] | None = None,
+        note: str | None = None,
     ) -> Branch:
-        """Number a new branch; `open_branch` makes it known."""
+        """Number a new branch; `open_branch` makes it known. `at`, `note`: see `BranchOpened`."""
         with self._lock:
             number = self._num_branches
             self._num_branches += 1
+            label = f"{parent.label}.{index}"
+            if at is not None:
+                variant = self._num_variants[parent.id] = self._num_variants.get(parent.id, 0) + 1
+                label = f"{parent.label}~{variant}"
         branch = Branch(
             run=self,
             id=number,
             parent=parent,
-            label=f"{parent.label}.{index}",
+            label=label,
             program=program or parent.program,
             cancel=cancel,
             row=parent.row if row is None else row,
         )
-        branch.opened = BranchOpened(number, parent.id, index, fork, branch.label, program, row)
+        branch.opened = BranchOpened(number, parent.id, index, fork, label, program, row, at, note)
         return branch
 
     def open_branch(self, branch: Branch) -> None:
@@ -325,8 +359,13 @@ class Run:
         elif self.error is not None:
             status = "failed"
         message = str(self.error) or type(self.error).__name__ if self.error is not None else None
-        self.publish(RunFinished(status, time.monotonic() - self._started, message))
-        self._status = status
+        seconds = time.monotonic() - self._started
+        end = RunFinished(status, seconds, message)
+        if self._outcome is not None:
+            end = replace(self._outcome, seconds=self._outcome.seconds + seconds)
+        self._outcome = end
+        self.publish(end)
+        self._status = end.status
         unfinished.discard(self)
         self._signal.notify()
 

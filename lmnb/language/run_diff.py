@@ -22,6 +22,7 @@ from lmnb.language.events import (
     RoleOpened,
     RunEvent,
     RunFinished,
+    RunResumed,
     RunStarted,
     Status,
     TextAppended,
@@ -161,7 +162,7 @@ class _Reader:
             branch.text += f"└ {len(event.branches)} joined ({event.mode.replace('_', ' ')})\n"
         elif isinstance(event, BranchFinished):
             self.branches[event.branch].status, self.branches[event.branch].error = event.status, event.error
-        else:
+        elif not isinstance(event, RunResumed):
             self._read_text(event, self.branches[event.branch])
 
     def _read_text(self, event: RunEvent, branch: Transcript) -> None:

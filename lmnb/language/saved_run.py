@@ -24,6 +24,7 @@ from lmnb.language.events import (
     GenStarted,
     RunEvent,
     RunFinished,
+    RunResumed,
     RunStarted,
     Status,
     TokensGenerated,
@@ -171,7 +172,8 @@ def _check_order(events: Sequence[RunEvent]) -> None:
     branches = {0}
     generating: set[int] = set()  # branches that have begun a generation
     for number, event in enumerate(events[1:], 1):
-        if isinstance(event, RunStarted) or (isinstance(event, RunFinished) and number != len(events) - 1):
+        was_over = isinstance(events[number - 1], RunFinished)
+        if isinstance(event, RunStarted) or was_over != isinstance(event, RunResumed):
             raise ArgumentError(f"this saved run is damaged: its event {number} begins or ends the run again")
         place = getattr(event, "parent", None) if isinstance(event, (BranchOpened, BranchesJoined)) else None
         place = getattr(event, "branch", 0) if place is None else place

@@ -158,7 +158,7 @@ class RunSpans:
             about: Attributes = {"lmnb.branch": event.label}
             if event.row is not None:
                 about["lmnb.row"] = event.row
-            parent = self._branches[event.parent]
+            parent = self._branches.get(event.parent)  # None where the run was over, and goes on
             name = event.program or f"branch {event.label}"
             self._open_branch(event.branch, name, "program" if called else "branch", parent, now, about)
             self._said[event.branch] = [] if called else list(self._said.get(event.parent, ()))

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from lmnb.errors import GenerationError, LmnbError, ProgramError, UnknownVariableError
 from lmnb.language import arguments
 from lmnb.language.body import Body
+from lmnb.language.branching import Replacement, branch_from
 from lmnb.language.defaults import Defaults
 from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Submitted, flatten
+from lmnb.language.generated import Generated
 from lmnb.language.interrupts import calm_interrupts
 from lmnb.language.loop import background
 from lmnb.language.model_steps import note_following
@@ -27,6 +29,7 @@ from lmnb.language.source import caller_line
 from lmnb.language.steps import ForkStep, ScopeStep, SetStep, Step
 from lmnb.language.stream import Stream
 from lmnb.language.submission import check_roles, merge_text, prepare
+from lmnb.language.token_choices import GeneratedTokens, generated_tokens
 from lmnb.language.token_lens import Tokens, read_tokens
 from lmnb.language.tools import ToolCall
 from lmnb.language.variables import Failure, Variable
@@ -57,6 +60,7 @@ class ProgramState:
         self.defaults = defaults or Defaults()
         self.ret_value: Any = None  # what the program's body returned
         self._variables = variables if variables is not None else {}
+        self._inherited = dict(self._variables)  # of whom the state was forked
         self._role = role
         self._num_roles = 0  # opened here so far: tells one turn from the next
         self._inline = inline
@@ -133,6 +137,7 @@ class ProgramState:
         return self.get_var(name)
 
     def __contains__(self, name: object) -> bool:
+        self._note_read()
         variable = self._variables.get(name) if isinstance(name, str) else None
         return variable is not None and variable.available
 
@@ -146,6 +151,7 @@ class ProgramState:
 
     async def get(self, name: str) -> Any:
         """`get_var` for a coroutine on any event loop, which goes on meanwhile."""
+        self._note_read()
         body = self._body
         if body is not None and body.elsewhere:
             await self.stream.signal.wait_async(lambda: name in self._variables or body.done)
@@ -165,6 +171,7 @@ class ProgramState:
         """`await s`: `sync` for a coroutine. What is appended so far is done then, so `text()` need not wait."""
 
         async def all_done() -> ProgramState:
+            self._note_read()
             await self.settled()
             if self.stream.failure is not None:
                 raise self.stream.failure.error()
@@ -203,6 +210,7 @@ class ProgramState:
 
     def text(self) -> str:
         """The whole text, when everything appended so far is done. After a cancel: what there is."""
+        self._note_read()
         self._check(allow_cancelled=True)
         return self.stream.text
 
@@ -211,6 +219,7 @@ class ProgramState:
 
         A turn's content is its text; with images in it, a list of text and image parts as OpenAI's API has them.
         """
+        self._note_read()
         self._check(allow_cancelled=True)
         return [message.as_dict() for message in self.stream.messages]
 
@@ -219,22 +228,48 @@ class ProgramState:
 
         Waits like `text()`. ProgramError on a backend that has no tokens to show.
         """
+        self._note_read()
         self._check(allow_cancelled=True)
         return Tokens(background.call(lambda: read_tokens(self.stream.backend, self.stream.context)))
 
     def sync(self) -> None:
         """Wait until everything appended so far is done; raise if something of it did not happen."""
+        self._note_read()
         self._check()
 
     def error(self) -> LmnbError | None:
         """What went wrong (GenerationError with its cause, or CancelledError), when everything so far is done."""
+        self._note_read()
         self._settle()
         failure = self.stream.failure
         return None if failure is None else failure.error()
 
+    def branch_at(self, name: str, token: int, text: str | None = None, *, token_id: int | None = None) -> ProgramState:
+        """Go on from the middle of what was generated, in a new branch of the same run; returns its state at once.
+
+        The branch keeps the first `token` tokens of the generation `name`, exactly; then it says `text`, or the token
+        `token_id`, or (with neither) what is drawn anew; and then it goes on as the generation would have, with its
+        own options: what is left of max_tokens, stops, constraint, seed. What was appended after the generation
+        follows, up to where Python has read a value of this state, or has forked it. Nothing of the kept tokens is
+        computed again. This state stays as it is, and may still be generating.
+
+        ArgumentError for a token that is not there; ProgramError where the backend cannot. What the constraint does
+        not allow raises where the new state is read.
+        """
+        record = self._generation(name, arguments.place("token", token))
+        replacement = Replacement.of(text, token_id)
+        return branch_from(record, token, replacement, ends=not record.branch.run.is_open)
+
+    def generated(self, name: str) -> GeneratedTokens:
+        """The tokens of the generation `name`, in order, with what else was likely in their places where that was
+        asked for (return_logprob, top_logprobs_num). Waits for the generation's end."""
+        self._finished(name)
+        return generated_tokens(self._generation(name, 0))
+
     @property
     def text_so_far(self) -> str:
         """The text at this moment; never waits, never raises."""
+        self._note_read()
         return self.stream.text
 
     @property
@@ -285,6 +320,13 @@ class ProgramState:
         """Put a variable here that something else sets."""
         self._declare(variable)
 
+    def variables_before(self, step: Step) -> dict[str, Variable]:
+        """The variables as they were when `step` was appended."""
+        found = dict(self._inherited)
+        for earlier in self.stream.steps_before(step):
+            found.update({variable.name: variable for variable in earlier.variables})
+        return found
+
     def submit(self, step: Step) -> None:
         """Add a step to the stream."""
         self._submit(step)
@@ -310,6 +352,7 @@ class ProgramState:
         prepared = [prepare(node, line, self._defaults_for(node), self.stream.backend) for node in merged]
         note_following(prepared)
         for node, step in zip(merged, prepared, strict=True):
+            step.state = self
             if isinstance(node, Gen) and step.variables:
                 step.variables[0].read = node.read
             for variable in step.variables:
@@ -318,7 +361,7 @@ class ProgramState:
         self._num_roles += sum(isinstance(node, RoleBegin) for node in fresh)
         self._role = role
         if self._inline and prepared:
-            self.sync()
+            self._check()
 
     def _append(self, nodes: Sequence[Expr]) -> None:
         self.append_at(nodes, caller_line())
@@ -357,7 +400,7 @@ class ProgramState:
     def _submit(self, step: Step) -> None:
         self.stream.submit(step)
         if self._inline:
-            self.sync()
+            self._check()
 
     def _child(self, seeds: SeedPath) -> ProgramState:
         return ProgramState(
@@ -369,7 +412,28 @@ class ProgramState:
             seeds=seeds,
         )
 
+    def _generation(self, name: str, token: int) -> Generated:
+        """The generation that sets a variable, when it has come as far as the token, or to its end."""
+        variable = self._declared(name)
+
+        def arrived() -> bool:
+            record = variable.generated
+            return variable.done or (record is not None and len(record) > token)
+
+        self._wait(variable.signal, arrived)
+        if variable.generated is None:
+            _with_value(variable)
+            raise ProgramError(
+                f"{name!r} was not generated, so no branch can part from inside it; name the variable of a gen"
+            )
+        return variable.generated
+
+    def _note_read(self) -> None:
+        """What is appended from now on may depend on what was said before."""
+        self.stream.num_reads += 1
+
     def _finished(self, name: str) -> Variable:
+        self._note_read()
         body = self._body
         if body is not None and body.elsewhere:
             self._wait(self.stream.signal, lambda: name in self._variables or body.done)
@@ -396,6 +460,7 @@ class ProgramState:
         return error
 
     def _reader(self, var_name: str | None) -> Reader:
+        self._note_read()
         body = self._body if self._body is not None and self._body.elsewhere else None
         if body is None and var_name is not None and var_name not in self._variables:
             raise self._missing(var_name)

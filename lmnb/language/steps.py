@@ -6,7 +6,7 @@ A step either runs, or is skipped because of an earlier failure; either way its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lmnb.backends.base import ConcatenatingContext
 from lmnb.backends.images import Picture
@@ -17,6 +17,9 @@ from lmnb.language.messages import Piece
 from lmnb.language.stream import Stream
 from lmnb.language.variables import Failure, Variable
 
+if TYPE_CHECKING:
+    from lmnb.language.state import ProgramState
+
 
 class Step:
     """A step that does nothing; others derive from it. `where` names it in errors."""
@@ -26,12 +29,18 @@ class Step:
     def __init__(self, where: str = "a step", *variables: Variable) -> None:
         self.where = where
         self.variables = variables
+        self.state: ProgramState | None = None  # what it was appended to, where that matters later
+        self.num_reads = 0  # of that state, when the step was appended
 
     def bind(self, stream: Stream) -> None:
         """Take from the stream what must be fixed at submit time."""
 
     async def run(self, stream: Stream) -> None:
         """Do it."""
+
+    def again(self) -> Step | None:
+        """A step that does the same in another branch; None if there is none."""
+        return None
 
     def skip(self, stream: Stream, failure: Failure) -> None:
         """Do not; tell the readers why."""
@@ -49,6 +58,10 @@ class TextStep(Step):
     async def run(self, stream: Stream) -> None:
         """Add it."""
         stream.append(self.text)
+
+    def again(self) -> Step:
+        """The same text."""
+        return TextStep(self.where, self.text)
 
 
 class ImageStep(Step):
@@ -78,6 +91,10 @@ class RoleStep(Step):
         else:
             stream.end_role()
 
+    def again(self) -> Step:
+        """The same role, or its end."""
+        return RoleStep(self.where, self.role)
+
 
 class ScopeStep(Step):
     """Starts to collect text into a variable, or ends it."""
@@ -106,6 +123,10 @@ class SetStep(Step):
         """Tell."""
         for variable in self.variables:
             stream.publish(told(stream, variable, variable.value))
+
+    def again(self) -> Step:
+        """The same values."""
+        return SetStep(self.where, *self.variables)
 
 
 class ForkStep(Step):

@@ -25,6 +25,7 @@ from lmnb.language.waiting import Signal
 from lmnb.runtime.request import Origin, TokenLogprob
 
 if TYPE_CHECKING:
+    from lmnb.language.generated import StreamPlace
     from lmnb.language.steps import Step
 
 
@@ -40,6 +41,8 @@ class Stream:
         self._branch = branch
         self._lock = threading.Lock()
         self._queue: deque[Step] = deque()
+        self._steps: list[Step] = []  # all that were submitted
+        self.num_reads = 0  # times that someone has read what it says
         self._active = branch is None  # a fork's child is held until the fork happens
         self._entered = False  # whether the run counts this stream, and hears from it
         self._ended = False
@@ -50,7 +53,8 @@ class Stream:
         self.role: str | None = None
         self.journal: list[Piece] = []
         self.scopes: list[Variable] = []
-        self._role_parts: list[str | Picture] = []
+        self.role_parts: list[str | Picture] = []  # of the open role
+        self.num_generated = 0  # generations that have begun
 
     @property
     def branch(self) -> Branch:
@@ -84,6 +88,8 @@ class Stream:
             step.bind(self)
             self._ended |= ending
             self.num_submitted += 1
+            step.num_reads = self.num_reads
+            self._steps.append(step)
             self._queue.append(step)
         if start:
             background.spawn(self._advance)
@@ -110,6 +116,14 @@ class Stream:
             self._entered = True
         return self._entered
 
+    def steps_before(self, step: Step) -> list[Step]:
+        """What was submitted before `step`."""
+        return self._steps[: self._steps.index(step)]
+
+    def steps_after(self, step: Step) -> list[Step]:
+        """What was submitted after it."""
+        return self._steps[self._steps.index(step) + 1 :]
+
     # The loop
 
     def adopt(self, parent: Stream, *, close_role: bool = False) -> None:
@@ -118,11 +132,20 @@ class Stream:
         self.context = parent.context.fork()
         self.messages = list(parent.messages)
         self.role = parent.role
-        self._role_parts = list(parent._role_parts)
+        self.role_parts = list(parent.role_parts)
         text = parent.text
         if close_role and self.role is not None:
             self._close_message()
             text += self.context.end_role()
+        self.chunks = [Chunk(text)] if text else []
+
+    def adopt_place(self, other: Stream, place: StreamPlace) -> None:
+        """Start with what `other` had said when it stood there."""
+        self.context = place.restore()
+        self.messages = other.messages[: place.num_messages]
+        self.role = place.role
+        self.role_parts = list(place.role_parts)
+        text = "".join(chunk.text for chunk in other.chunks[: place.num_chunks])
         self.chunks = [Chunk(text)] if text else []
 
     def open_branch(self) -> None:
@@ -169,12 +192,13 @@ class Stream:
         greedy: bool = False,
     ) -> None:
         """Take note of generated text, which the context has already, `seconds` after the generation began."""
-        self._emit(Chunk(text, num_tokens, logprobs), Piece("generated", text))
+        counted = 0 if origin in ("given", "kept") else num_tokens  # of these, nothing was generated now
+        self._emit(Chunk(text, counted, logprobs), Piece("generated", text))
         if self._entered:
             told = part(
                 text, num_tokens, self.backend, seconds=seconds, origin=origin, logprobs=logprobs, greedy=greedy
             )
-            self.publish(TokensGenerated(self.branch.id, text, num_tokens, [told]))
+            self.publish(TokensGenerated(self.branch.id, text, counted, [told]))
 
     def take_over(self, piece: Piece) -> None:
         """Add what the context has already."""
@@ -189,7 +213,7 @@ class Stream:
         prefix = self._context().begin_role(role)
         self._emit(Chunk(prefix), Piece("role", role))
         self.role = role
-        self._role_parts = []
+        self.role_parts = []
         self.publish(RoleOpened(self.branch.id, role, prefix))
 
     def end_role(self) -> None:
@@ -244,16 +268,16 @@ class Stream:
         self.chunks.append(chunk)
         self.journal.append(piece)
         if self.role is not None:
-            self._role_parts.append(piece.picture or chunk.text)
+            self.role_parts.append(piece.picture or chunk.text)
         for variable in self.scopes:
             variable.push(chunk)
         self.signal.notify()
 
     def _close_message(self) -> None:
         assert self.role is not None
-        self.messages.append(Message(self.role, tuple(self._role_parts)))
+        self.messages.append(Message(self.role, tuple(self.role_parts)))
         self.role = None
-        self._role_parts = []
+        self.role_parts = []
 
     async def _advance(self) -> None:
         while (step := self._next()) is not None:

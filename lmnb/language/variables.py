@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmnb.errors import CancelledError, GenerationError, LmnbError
 from lmnb.language.waiting import Signal
 from lmnb.runtime.request import TokenLogprob
+
+if TYPE_CHECKING:
+    from lmnb.language.generated import Generated
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,19 @@ class Variable:
     Written by one thread at a time; read from any.
     """
 
-    __slots__ = ("chunks", "done", "failure", "gathered", "meta", "name", "read", "scope_thread", "signal", "value")
+    __slots__ = (
+        "chunks",
+        "done",
+        "failure",
+        "gathered",
+        "generated",
+        "meta",
+        "name",
+        "read",
+        "scope_thread",
+        "signal",
+        "value",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -71,6 +86,7 @@ class Variable:
         self.meta: Mapping[str, Any] | None = None
         self.failure: Failure | None = None
         self.read: Callable[[str], Any] | None = None  # from a complete text to its typed value
+        self.generated: Generated | None = None  # the generation that sets it, from its beginning on
         self.done = False
         self.gathered = False  # made by a join, so that the next join may replace it
         self.scope_thread: int | None = None  # the thread inside the open var_scope that will set this

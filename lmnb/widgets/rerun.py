@@ -103,7 +103,8 @@ class Comparison:
         if self._key is None:
             return []
         for id in dict.fromkeys(event["branch"] for event in events if event["type"] == "gen_end"):
-            found += self._follow(model, model.branches[id])
+            if not _is_variant(model, id):
+                found += self._follow(model, model.branches[id])
         if model.ended:
             self._history.keep(self._key, Past({self._place(model, id): t.text for id, t in self._trails.items()}))
             self._key = None
@@ -172,6 +173,15 @@ class Comparison:
                 known = (*self._place(model, parent), forks.index(branch["fork"]), branch["index"])
             self._places[id] = known
         return known
+
+
+def _is_variant(model: RunModel, id: int | None) -> bool:
+    """Whether a reader has made the branch, or one above it, out of another: a rerun has no such branch."""
+    while id is not None:
+        if model.branches[id]["at"] is not None:
+            return True
+        id = model.branches[id]["parent"]
+    return False
 
 
 def _text_of(item: dict[str, Any]) -> str:

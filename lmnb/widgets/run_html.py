@@ -12,7 +12,7 @@ from typing import Any
 from lmnb.language.events import image_label
 from lmnb.widgets import choice_html, run_text
 from lmnb.widgets.escape import cut, isolated, markup
-from lmnb.widgets.run_model import Branch, RunModel
+from lmnb.widgets.run_model import Branch, RunModel, kept_units, origin_of
 
 STATIC = Path(__file__).parent / "static"
 LIVE_CHARACTERS = 40_000  # of transcript in an update while the run goes on
@@ -79,7 +79,7 @@ def _variables(model: RunModel) -> str:
     rows = []
     for branch in model.branches.values():
         where = "" if branch["parent"] is None else f'<span class="lmnb-where">{markup(branch["label"])}</span>'
-        for variable in branch["vars"]:
+        for variable in branch["vars"].values():
             head, missing, tail = cut(variable["value"], 2000)
             value = markup(head) + (f"<i> … {missing:,} more characters … </i>{markup(tail)}" if missing else "")
             kind = variable.get("kind")
@@ -103,6 +103,11 @@ def _mark(mark: dict[str, Any]) -> str:
     return f'<details class="lmnb-mark"><summary title="{why}">{word}</summary>{why}</details>'
 
 
+def _sign(branch: Branch) -> str:
+    """Marks in the text where a branch parts from it: `⑂1`."""
+    return "⑂" + branch["label"].rpartition("~")[2]
+
+
 def _branches(count: int) -> str:
     return f"{count:,} branch" if count == 1 else f"{count:,} branches"
 
@@ -118,6 +123,7 @@ class _Writer:
         blocks: list[str] = []
         role = ""
         inline: list[str] = []
+        behind: list[str] = []  # the open block
 
         def close() -> None:
             if role or "".join(inline).strip():  # white space between roles is no block
@@ -127,6 +133,8 @@ class _Writer:
                     f'<div class="lmnb-text">{"".join(inline)}</div></div>'
                 )
             inline.clear()
+            blocks.extend(behind)
+            behind.clear()
 
         marks = {mark["item"]: mark for mark in branch["marks"]}
         for index, item in enumerate(branch["items"]):
@@ -147,12 +155,15 @@ class _Writer:
                 inline += [_mark(mark)] if mark else []
             elif kind == "gen":
                 inline.append(self._gen(item, mark))
+                behind += [self._variants(item)] if item["variants"] else []
             else:
                 close()
                 blocks.append(self._fork(item) if kind == "fork" else self._join(item))
         close()
         if branch["error"] and branch["parent"] is not None:
             blocks.append(f'<pre class="lmnb-error">✕ {markup(branch["error"])}</pre>')
+        if branch["note"]:
+            blocks.append(f'<p class="lmnb-hint">{markup(branch["note"])}</p>')
         return "".join(blocks)
 
     def _marked(self, text: str, mark: dict[str, Any] | None) -> str:
@@ -172,7 +183,8 @@ class _Writer:
         status = item["status"]
         chip = f'<small class="lmnb-var">{isolated(item["var"])}</small>' if item["var"] else ""
         classes = "lmnb-gen lmnb-chosen" if item["kind"] == "select" else "lmnb-gen"
-        text = f'<ins class="{classes}" data-status="{status}">{self._marked(item["text"], mark)}</ins>'
+        shown = self._parted(item) or self._marked(item["text"], mark)
+        text = f'<ins class="{classes}" data-status="{status}">{shown}</ins>'
         notes = {"cancelled": "stopped", "failed": "failed"}
         note = notes.get(status) or ("token limit" if item["finish_reason"] == "length" else "")
         cost = ""
@@ -184,13 +196,34 @@ class _Writer:
             chip + text + (sign if note else "") + cost + (choice_html.html(item["choice"]) if item["choice"] else "")
         )
 
-    def _fork(self, item: dict[str, Any]) -> str:
+    def _parted(self, item: dict[str, Any]) -> str:
+        """The text with the places where branches part from it, or where it parted; "" if there is none."""
+        branches = [self.model.branches[id] for id in item["variants"]]
+        signs = [(branch["at"][1], _sign(branch)) for branch in branches if branch["at"] is not None]
+        kept = kept_units(item)
+        if any(origin_of(part) in ("kept", "given") for part in item["parts"][:1]):
+            signs.append((kept, "⑂"))
+        if not signs:
+            return ""
+        data, start, pieces = item["text"].encode("utf-16-le"), 0, ""
+        for at, sign in sorted(signs):
+            text = self._cut(data[2 * start : 2 * at].decode("utf-16-le", "ignore"))
+            pieces += f'<span class="lmnb-kept">{text}</span>' if at <= kept and text else text
+            pieces += f'<small class="lmnb-parting">{sign}</small>'
+            start = at
+        return pieces + self._cut(data[2 * start :].decode("utf-16-le", "ignore"))
+
+    def _variants(self, item: dict[str, Any]) -> str:
+        """The branches that part from inside a generation."""
+        return self._fork({"branches": item["variants"]}, f" from inside {isolated(item['var'] or 'the text')}")
+
+    def _fork(self, item: dict[str, Any], where: str = "") -> str:
         count = len(item["branches"])
         lane, most = (self._line, MOST_LINES) if count > MANY else (self._lane, MANY)
         lanes = "".join(lane(self.model.branches[id]) for id in item["branches"][:most])
         rest = f'<div class="lmnb-more">{count - most:,} more branches not shown here</div>' if count > most else ""
         return (
-            f'<div class="lmnb-fork"><div class="lmnb-fork-head">{_branches(count)}</div>'
+            f'<div class="lmnb-fork"><div class="lmnb-fork-head">{_branches(count)}{where}</div>'
             f'<div class="lmnb-lanes{" lmnb-lines" if count > MANY else ""}">{lanes}</div>{rest}</div>'
         )
 

@@ -5,6 +5,7 @@ Takes events in their wire form (`lmnb.language.events.to_json`). Knows nothing 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
 
@@ -16,7 +17,8 @@ Wire = Mapping[str, Any]
 class Branch(TypedDict):
     """One lane. `items` are in the order they appeared; each is a dict with a `type`:
 
-    role, role_end, text, image, gen, fork (ids of the branches opened there) and join.
+    role, role_end, text, image, gen, fork (ids of the branches opened there) and join. A branch that parts from inside
+    a generation stands in that item's `variants`; `parted` lists the items that have some.
     """
 
     id: int
@@ -26,14 +28,18 @@ class Branch(TypedDict):
     label: str
     program: str | None
     row: int | None
+    at: list[int] | None  # of a branch that parts from inside a generation: see `BranchOpened`
+    note: str | None
+    name: str | None  # the variable that has its state
     status: str
     error: str | None
     reused: int
     computed: int
     generated: int
     items: list[dict[str, Any]]
+    parted: list[int]
     marks: list[dict[str, Any]]  # item, at (UTF-16 units in its text, or None) and why: see `rerun.py`
-    vars: list[dict[str, str]]
+    vars: dict[str, dict[str, str]]  # by name, in the order in which they were first set
 
 
 class RunModel:
@@ -65,7 +71,8 @@ class RunModel:
 
     def to_json(self) -> dict[str, Any]:
         """The whole state. Shares its parts with the model: serialise it before applying more events."""
-        return {**self.head, "branches": list(self.branches.values())}
+        branches = [{**branch, "vars": list(branch["vars"].values())} for branch in self.branches.values()]
+        return {**self.head, "branches": branches}
 
     def apply_all(self, events: Iterable[Wire]) -> None:
         """Fold events in, in order."""
@@ -87,41 +94,48 @@ class RunModel:
     def _run(self, event: Wire) -> None:
         for field in ("run", "program", "model", "time", "cell"):
             self.head[field] = event.get(field)
-        self._open(0, None, 0, 0, "0", None, None)
+        self._open({"branch": 0, "parent": None, "index": 0, "fork": 0, "label": "0"})
 
-    def _open(
-        self, id: int, parent: int | None, index: int, fork: int, label: str, program: str | None, row: int | None
-    ) -> None:
-        self.branches[id] = {
-            "id": id,
-            "parent": parent,
-            "index": index,
-            "fork": fork,
-            "label": label,
-            "program": program,
-            "row": row,
+    def _open(self, event: Wire) -> None:
+        self.branches[event["branch"]] = {
+            "id": event["branch"],
+            "parent": event["parent"],
+            "index": event["index"],
+            "fork": event["fork"],
+            "label": event["label"],
+            "program": event.get("program"),
+            "row": event.get("row"),
+            "at": event.get("at"),
+            "note": event.get("note"),
+            "name": None,
             "status": "running",
             "error": None,
             "reused": 0,
             "computed": 0,
             "generated": 0,
             "items": [],
+            "parted": [],
             "marks": [],
-            "vars": [],
+            "vars": {},
         }
 
     def _branch(self, event: Wire) -> None:
-        parent, fork = event["parent"], event["fork"]
-        items = self.branches[parent]["items"]
+        parent, fork, at = self.branches[event["parent"]], event["fork"], event.get("at")
+        items = parent["items"]
+        if at is not None:
+            places = [place for place, item in enumerate(items) if item["type"] == "gen" and item["kind"] == "gen"]
+            place = places[at[0]]
+            items[place]["variants"].append(event["branch"])
+            parent["parted"] += [place] if place not in parent["parted"] else []
+            self._open(event)
+            return
         for item in reversed(items):
             if item["type"] == "fork" and item["fork"] == fork:
                 item["branches"].append(event["branch"])
                 break
         else:
             items.append({"type": "fork", "fork": fork, "branches": [event["branch"]]})
-        self._open(
-            event["branch"], parent, event["index"], fork, event["label"], event.get("program"), event.get("row")
-        )
+        self._open(event)
 
     def _role(self, event: Wire) -> None:
         self._items(event).append({"type": "role", "role": event["role"], "prefix": event["prefix"]})
@@ -159,6 +173,7 @@ class RunModel:
                 "first_token_seconds": None,
                 "seconds": None,
                 "choice": None,
+                "variants": [],
             }
         )
 
@@ -188,12 +203,15 @@ class RunModel:
             self.head["first_token_seconds"] = event["first_token_seconds"]
 
     def _var(self, event: Wire) -> None:
+        name = event["name"]
         variables = self.branches[event["branch"]]["vars"]
-        for variable in variables:
-            if variable["name"] == event["name"]:
-                variable.update(value=event["value"], kind=event.get("kind", "str"))
-                return
-        variables.append({"name": event["name"], "value": event["value"], "kind": event.get("kind", "str")})
+        variables[name] = {"name": name, "value": event["value"], "kind": event.get("kind", "str")}
+
+    def _named(self, event: Wire) -> None:
+        self.branches[event["branch"]]["name"] = event["name"]
+
+    def _resume(self, event: Wire) -> None:
+        self.head.update(status="running", seconds=None)
 
     def _rerun(self, event: Wire) -> None:
         self.head["rerun"] = True
@@ -252,6 +270,8 @@ _REDUCERS = {
     "gen_end": RunModel._gen_end,
     "var": RunModel._var,
     "join": RunModel._join,
+    "named": RunModel._named,
+    "resume": RunModel._resume,
     "rerun": RunModel._rerun,
     "mark": RunModel._mark,
     "branch_end": RunModel._branch_end,
@@ -269,6 +289,17 @@ def parts_of(event: Wire) -> list[list[Any]]:
     """The parts of a token event (see `lmnb.language.token_parts`); one for all of it where it has none."""
     parts: list[list[Any]] = event.get("parts") or [[units(event["text"]), event["num_tokens"]]]
     return parts
+
+
+def origin_of(part: list[Any]) -> str:
+    """How the tokens of a part came about."""
+    return str(part[3]) if len(part) > 3 else "free"
+
+
+def kept_units(gen: Mapping[str, Any]) -> int:
+    """How much of a generation's text is as it was in the one that its branch parts from, in UTF-16 units."""
+    kept = itertools.takewhile(lambda part: origin_of(part) == "kept", gen["parts"])
+    return sum(part[0] for part in kept)
 
 
 def merge_tokens(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

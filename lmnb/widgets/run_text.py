@@ -11,7 +11,7 @@ from typing import Any
 from lmnb.language.events import image_label
 from lmnb.widgets import choice_html
 from lmnb.widgets.escape import cut, plain
-from lmnb.widgets.run_model import Branch, RunModel
+from lmnb.widgets.run_model import Branch, RunModel, kept_units, origin_of
 
 SAVED_CHARACTERS = 400_000
 
@@ -28,8 +28,7 @@ def saved(model: RunModel) -> str:
 
 def _report(model: RunModel, limit: int | None) -> str:
     writer = _Writer(model, stable=False, limit=limit)
-    if 0 in model.branches:
-        writer.branch(model.branches[0])
+    writer.all_branches()
     parts = [summary(model), "".join(writer.parts), variables(model), choices(model), changes(model)]
     return "\n".join(part for part in parts if part) + "\n"
 
@@ -76,7 +75,7 @@ def variables(model: RunModel, limit: int = 200) -> str:
     """One line a variable; values are cut to `limit` characters."""
     lines = []
     for branch in model.branches.values():
-        for variable in branch["vars"]:
+        for variable in branch["vars"].values():
             name = variable["name"] if branch["parent"] is None else f"{variable['name']} [{branch['label']}]"
             value = " ".join(plain(variable["value"][: 8 * limit]).split())
             lines.append(f"  {plain(name)} = {value if len(value) <= limit else value[: limit - 1] + '…'}")
@@ -114,10 +113,10 @@ def choices(model: RunModel, most: int = 16) -> str:
 
 
 def transcript(model: RunModel, *, stable: bool = False) -> str:
-    """The text of all branches, lanes indented under their parent at the place of their fork."""
+    """The text of all branches, lanes indented under their parent at the place of their fork. Those that part from
+    inside a generation come last; ⑂ is where they part."""
     writer = _Writer(model, stable)
-    if 0 in model.branches:
-        writer.branch(model.branches[0])
+    writer.all_branches()
     return "".join(writer.parts)
 
 
@@ -130,6 +129,13 @@ class _Writer:
         self.indent = ""
         self.at_line_start = True
 
+    def all_branches(self) -> bool:
+        """Write the root, with what is forked below it, and then the branches that part from inside generations."""
+        found = self.model.branches.values()
+        if not all(self.branch(branch) for branch in found if branch["parent"] is None):
+            return False
+        return all(self._lane(branch) for branch in found if branch["at"] is not None)
+
     def branch(self, branch: Branch) -> bool:
         """Write the branch. False if it may still grow, and nothing after it can be written yet."""
         for item in branch["items"]:
@@ -137,6 +143,8 @@ class _Writer:
                 return False
         if branch["error"] and branch["parent"] is not None:
             self._line(f"error: {branch['error']}")
+        if branch["note"] and branch["status"] != "running":
+            self._line(f"({branch['note']})")
         return not (self.stable and branch["status"] == "running")
 
     def _write(self, text: str) -> None:
@@ -175,7 +183,10 @@ class _Writer:
         running = item["status"] == "running"
         if running and self.stable and item["kind"] == "select":
             return False  # its text is not decided
-        self._write("«" + item["text"])
+        parting = kept_units(item)
+        kept = len(item["text"].encode("utf-16-le")[: 2 * parting].decode("utf-16-le", "ignore"))
+        is_variant = item["parts"] and origin_of(item["parts"][0]) in ("kept", "given")
+        self._write(f"«{item['text'][:kept]}{'⑂' if is_variant else ''}{item['text'][kept:]}")
         if running and self.stable:
             return False
         self._write("…»" if running else "»")
@@ -184,17 +195,18 @@ class _Writer:
         return True
 
     def _fork(self, item: dict[str, Any]) -> bool:
+        return all(self._lane(self.model.branches[id]) for id in item["branches"])
+
+    def _lane(self, branch: Branch) -> bool:
         outer = self.indent
-        for id in item["branches"]:
-            branch = self.model.branches[id]
-            self._line(f"┌ {lane_name(branch)}")
-            self.indent = outer + "│ "
-            complete = self.branch(branch)
-            if not complete and self.stable:
-                return False
-            if not self.at_line_start:
-                self._write("\n")
-            self.indent = outer
+        self._line(f"┌ {lane_name(branch)}")
+        self.indent = outer + "│ "
+        complete = self.branch(branch)
+        if not complete and self.stable:
+            return False
+        if not self.at_line_start:
+            self._write("\n")
+        self.indent = outer
         return True
 
     def _join(self, item: dict[str, Any]) -> bool:
@@ -204,7 +216,7 @@ class _Writer:
 
 
 def lane_name(branch: Branch) -> str:
-    """`branch 0.2`, `judge · row 3`."""
+    """`branch 0.2`, `judge · row 3`, `branch 0~1 = s_1`."""
     parts = [branch["program"]] if branch["program"] else []
     parts.append(f"row {branch['row']}" if branch["row"] is not None else f"branch {branch['label']}")
-    return " · ".join(parts)
+    return " · ".join(parts) + (f" = {branch['name']}" if branch["name"] else "")

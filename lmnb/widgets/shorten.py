@@ -7,6 +7,7 @@ keeps the number of things small. What is left out is said in its place, with ho
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from lmnb.widgets.run_model import Branch, RunModel
@@ -49,7 +50,8 @@ def shortened(model: RunModel, share: int = 1) -> RunModel:
         variables -= len(branch["vars"])
         pieces = _cut_items(branch["items"], room, set(kept))
         there = [mark for mark in branch["marks"] if _same_at(mark["item"], branch["items"], pieces)]
-        shown: Branch = {**branch, "items": pieces, "marks": there, "vars": branch["vars"][:left]}
+        few = dict(islice(branch["vars"].items(), left))
+        shown: Branch = {**branch, "items": pieces, "marks": there, "vars": few}
         short.branches[id] = shown
     if variables < 0 and 0 in short.branches:
         note = _note(f"{-variables:,} more variables not shown")
@@ -73,6 +75,8 @@ def _cut_items(items: list[dict[str, Any]], room: int, kept: set[int]) -> list[d
         items = [*items[:half], _note(f"{missing:,} more pieces not shown"), *items[len(items) - (room - half) :]]
     shown: list[dict[str, Any]] = []
     for item in items:
+        if item["type"] == "gen" and not kept.issuperset(item["variants"]):
+            item = {**item, "variants": [id for id in item["variants"] if id in kept]}
         if item["type"] != "fork":
             shown.append(item)
             continue

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from view_samples import images, judge, stopped
+from view_samples import branched, images, judge, stopped
 
 import lmnb
 from lmnb.backends.testing import ScriptedBackend
@@ -34,7 +34,9 @@ def finished_run(replies: object = "ok", body: object = None) -> lmnb.ProgramSta
     return state
 
 
-@pytest.mark.parametrize("events", [judge(), stopped(), images()], ids=["judge", "stopped", "images"])
+@pytest.mark.parametrize(
+    "events", [judge(), stopped(), images(), branched()], ids=["judge", "stopped", "images", "parts"]
+)
 def test_a_saved_run_is_read_back_as_it_was_and_fits_the_schema(events):
     text = SavedRun(events).to_json()
     jsonschema.Draft202012Validator(lmnb.run_schema()).validate(json.loads(text))
@@ -56,7 +58,7 @@ def test_every_event_class_has_a_schema_that_its_own_wire_form_fits():
         entry["properties"]["type"]["const"] for entry in lmnb.run_schema()["properties"]["events"]["items"]["anyOf"]
     }
     assert kinds == set(ev.EVENT_TYPES)
-    seen = {type(event) for event in judge() + stopped() + images()}
+    seen = {type(event) for event in judge() + stopped() + images() + branched()}
     assert seen == set(ev.EVENT_TYPES.values())  # the samples above exercise all of them
 
 

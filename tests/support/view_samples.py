@@ -133,6 +133,51 @@ def images() -> list[ev.RunEvent]:
     ]
 
 
+def branched() -> list[ev.RunEvent]:
+    """Two branches part from inside one generation, one of them after the run was over; one parts from a branch."""
+
+    def piece(branch: int, text: str, origin: str) -> ev.TokensGenerated:
+        return ev.TokensGenerated(branch, text, 0, [[len(text), 1, None, origin]])
+
+    def variant(branch: int, kept: list[str], given: str, rest: str, reused: int) -> list[ev.RunEvent]:
+        return [
+            ev.GenStarted(branch, "answer", "gen", line=3),
+            *(piece(branch, text, "kept") for text in kept),
+            piece(branch, given, "given"),
+            ev.TokensGenerated(branch, rest, 1),
+            ev.GenFinished(branch, "stop", None, reused, 1, 1, 0.0625, 0.25),
+            ev.VariableSet(branch, "answer", "".join(kept) + given + rest),
+        ]
+
+    why = "The program had read a value before its next steps."
+    return [
+        ev.RunStarted("b7", "cell", "SmolLM2", 1_700_000_000.0, "5"),
+        *chat(0, "user", ev.TextAppended(0, "A city?")),
+        ev.RoleOpened(0, "assistant", "<|im_start|>assistant\n"),
+        ev.GenStarted(0, "answer", "gen", line=3),
+        *(ev.TokensGenerated(0, text, 1) for text in ("Oslo", " it")),
+        ev.BranchOpened(1, 0, 0, 0, "0~1", at=[0, 4]),
+        *variant(1, ["Oslo"], " was", " it", 9)[:3],
+        ev.TokensGenerated(0, " is", 1),
+        *variant(1, ["Oslo"], " was", " it", 9)[3:],
+        ev.GenFinished(0, "stop", None, 0, 8, 3, 0.125, 0.5),
+        ev.VariableSet(0, "answer", "Oslo it is"),
+        ev.RoleClosed(0, "<|im_end|>\n"),
+        ev.RoleClosed(1, "<|im_end|>\n"),
+        ev.BranchFinished(1, "done"),
+        ev.BranchFinished(0, "done"),
+        ev.RunFinished("done", 1.5),
+        ev.RunResumed(1_700_000_060.0),
+        ev.BranchOpened(2, 0, 0, 1, "0~2", at=[0, 0], note=why),
+        *variant(2, [], "Bergen", " it", 8),
+        ev.BranchOpened(3, 2, 0, 2, "0~2~1", at=[0, 6]),
+        *variant(3, ["Bergen"], NASTY, " is", 9),
+        ev.BranchFinished(3, "done"),
+        ev.BranchFinished(2, "done"),
+        ev.RunFinished("done", 2.5),
+    ]
+
+
 class FakeRun:
     """A run whose events are given by the test; delivers on the calling thread, as often as asked."""
 
@@ -397,6 +442,7 @@ def fixtures() -> dict[str, Any]:
         "run_judge.json": run_fixture(judge()),
         "run_stopped.json": run_fixture(stopped()),
         "run_images.json": run_fixture(images()),
+        "run_branched.json": run_fixture(branched()),
         "tree.json": tree_fixture(),
     }
 

@@ -19,7 +19,7 @@ def fold(events: list[dict[str, Any]]) -> dict[str, Any]:
     return model.to_json()
 
 
-@pytest.mark.parametrize("name", ["run_images.json", "run_judge.json", "run_stopped.json"])
+@pytest.mark.parametrize("name", ["run_branched.json", "run_images.json", "run_judge.json", "run_stopped.json"])
 def test_a_run_folds_into_the_shared_fixture(name: str) -> None:
     stored = json.loads((FIXTURES / name).read_text(encoding="utf-8"))
     assert json.loads(json.dumps(fold(stored["events"]))) == stored["model"]

@@ -96,7 +96,8 @@ def test_a_late_page_joins_without_a_gap(front_end: FrontEnd) -> None:
     assert view.finish()
     model = RunModel()
     model.head.update({key: value for key, value in state["model"].items() if key != "branches"})
-    model.branches = {branch["id"]: branch for branch in state["model"]["branches"]}
+    for branch in state["model"]["branches"]:
+        model.branches[branch["id"]] = {**branch, "vars": {found["name"]: found for found in branch["vars"]}}
     for post in front_end.posts:
         if post["type"] == "events" and post["seq"] > state["seq"]:
             model.apply_all(post["events"])

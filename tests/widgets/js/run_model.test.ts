@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { RunEvent } from "../../../lmnb/widgets/src/protocol";
+import branched from "../fixtures/run_branched.json";
 import judge from "../fixtures/run_judge.json";
 import images from "../fixtures/run_images.json";
 import stopped from "../fixtures/run_stopped.json";
@@ -10,7 +11,7 @@ interface Fixture {
   model: RunState;
 }
 
-const FIXTURES = { images, judge, stopped } as unknown as Record<string, Fixture>;
+const FIXTURES = { branched, images, judge, stopped } as unknown as Record<string, Fixture>;
 // Models share arrays with the events they fold: each test gets its own.
 const load = (name: string) => structuredClone(FIXTURES[name] as Fixture);
 
