@@ -188,10 +188,11 @@ def _steps(origin: Generated, begun: Begun, *, fresh: bool) -> tuple[list[Step],
     if fresh and params.seed is not None:  # the same seed would draw the same token
         params = replace(params, seed=secrets.randbits(63))
     steps: list[Step] = [step.resumed(params, begun)]
+    renewed = dict(zip(step.variables, steps[0].variables, strict=True))
     for later in origin.stream.steps_after(step):
         if type(later) is Step:
             continue  # a marker
-        again = later.again()
+        again = later.again(renewed)
         if isinstance(later, ForkStep):
             return steps, _FORK
         if again is None:
@@ -199,6 +200,7 @@ def _steps(origin: Generated, begun: Begun, *, fresh: bool) -> tuple[list[Step],
         if later.num_reads != step.num_reads:
             return steps, _READ
         steps.append(again)
+        renewed.update(zip(later.variables, again.variables, strict=True))
     return steps, None
 
 

@@ -153,6 +153,10 @@ class _SayStep(Step):
         self.variable = variable
         self.ref = ref
 
+    def again(self, renewed: Mapping[Variable, Variable]) -> Step:
+        """The text of the variable that stands in for it."""
+        return _SayStep(self.where, renewed.get(self.variable, self.variable), self.ref)
+
     async def run(self, stream: Stream) -> None:
         """Wait for it; fail as it failed."""
         variable = self.variable

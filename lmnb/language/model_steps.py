@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,7 +52,7 @@ class GenStep(Step):
         self.following: tuple[str | SamplingParams, ...] = ()  # see `note_following`
         self.begun: Begun | None = None  # what it says already when it starts
 
-    def again(self) -> GenStep:
+    def again(self, renewed: Mapping[Variable, Variable]) -> GenStep:
         """The same, into variables of its own."""
         return self.resumed(self.params, None)
 
@@ -178,7 +178,7 @@ class SelectStep(Step):
         self.line = line
         self.all_methods = all_methods  # measure what every method needs, so that views can compare them
 
-    def again(self) -> SelectStep:
+    def again(self, renewed: Mapping[Variable, Variable]) -> SelectStep:
         """The same choices, scored anew."""
         variables = _fresh(self.variables)
         return SelectStep(self.where, variables, self.node, self.line, all_methods=self.all_methods)

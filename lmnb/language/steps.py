@@ -5,7 +5,7 @@ A step either runs, or is skipped because of an earlier failure; either way its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from lmnb.backends.base import ConcatenatingContext
@@ -38,8 +38,8 @@ class Step:
     async def run(self, stream: Stream) -> None:
         """Do it."""
 
-    def again(self) -> Step | None:
-        """A step that does the same in another branch; None if there is none."""
+    def again(self, renewed: Mapping[Variable, Variable]) -> Step | None:
+        """A step that does the same in another branch, with `renewed` in place of variables; None if there is none."""
         return None
 
     def skip(self, stream: Stream, failure: Failure) -> None:
@@ -59,7 +59,7 @@ class TextStep(Step):
         """Add it."""
         stream.append(self.text)
 
-    def again(self) -> Step:
+    def again(self, renewed: Mapping[Variable, Variable]) -> Step:
         """The same text."""
         return TextStep(self.where, self.text)
 
@@ -76,6 +76,10 @@ class ImageStep(Step):
         """Add it."""
         stream.append_image(self.picture)
 
+    def again(self, renewed: Mapping[Variable, Variable]) -> Step:
+        """The same image."""
+        return ImageStep(self.where, self.picture)
+
 
 class RoleStep(Step):
     """Opens a role, or closes it (`role=None`)."""
@@ -91,7 +95,7 @@ class RoleStep(Step):
         else:
             stream.end_role()
 
-    def again(self) -> Step:
+    def again(self, renewed: Mapping[Variable, Variable]) -> Step:
         """The same role, or its end."""
         return RoleStep(self.where, self.role)
 
@@ -124,7 +128,7 @@ class SetStep(Step):
         for variable in self.variables:
             stream.publish(told(stream, variable, variable.value))
 
-    def again(self) -> Step:
+    def again(self, renewed: Mapping[Variable, Variable]) -> Step:
         """The same values."""
         return SetStep(self.where, *self.variables)
 

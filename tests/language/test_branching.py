@@ -9,7 +9,7 @@ import pytest
 
 from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import ArgumentError, CancelledError, ProgramError
-from lmnb.language import assistant, gen, open_state, select, user
+from lmnb.language import assistant, function, gen, open_state, select, user
 from lmnb.language.events import BranchOpened, GenFinished, RunFinished, RunResumed, TokensGenerated
 from lmnb.language.saved_run import SavedRun
 from lmnb.language.state import ProgramState
@@ -277,3 +277,18 @@ def test_tokens_and_what_else_was_likely_can_be_looked_at() -> None:
     s.run.finish()
     t = s.branch_at("line", 1, " wind")
     assert [text for text, _ in t.generated("line")[0].alternatives] == ["the"]  # kept with the token
+
+
+def test_in_a_compiled_program_all_that_follows_is_repeated_with_the_branchs_values() -> None:
+    @function
+    def trip(s: ProgramState, country: str) -> None:
+        s += user(f"A city in {country}?") + assistant(gen("city"))
+        s += user("What is in " + s["city"] + "?") + assistant(gen("sight"))
+
+    backend = ScriptedBackend({"city": "Oslo it is", "sight": "a fjord"})
+    s = trip.compile().run(country="Norway", backend=backend)
+    s.sync()
+    t = s.branch_at("city", 0, "Bergen")
+    assert t["sight"] == "a fjord"
+    assert "What is in Bergen it is?" in t.text()
+    assert opened(t).note is None
