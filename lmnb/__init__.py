@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lmnb import dspy as dspy  # not in __all__, see below
     from lmnb import mlflow, telemetry
     from lmnb.backends.local import Runtime
     from lmnb.backends.remote.anthropic_backend import Anthropic
@@ -188,7 +189,7 @@ _ELSEWHERE = {
     "get_chat_template": "lmnb.backends.templates",
     "register_chat_template": "lmnb.backends.templates",
 }
-_MODULES = ("mlflow", "telemetry")
+_MODULES = ("dspy", "mlflow", "telemetry")  # `dspy` needs its package at once, so `import *` leaves it out
 
 
 def load_ipython_extension(ipython: Any) -> None:
@@ -202,7 +203,7 @@ def unload_ipython_extension(ipython: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in __all__ and name not in _MODULES:
         raise AttributeError(f"module 'lmnb' has no attribute {name!r}")
     if name == "__version__":
         from importlib.metadata import version
@@ -218,4 +219,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

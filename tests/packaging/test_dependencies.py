@@ -37,8 +37,9 @@ def third_party_imports(root: Path) -> dict[str, str]:
 def declared(pyproject: dict[str, Any]) -> set[str]:
     project = pyproject["project"]
     extras = project["optional-dependencies"]
-    requirements = [*project["dependencies"], *extras["engine"], *extras["notebook"], *extras["api"]]
-    requirements += [*extras["images"], *extras["video"]]
+    requirements = list(project["dependencies"])
+    for extra in ("engine", "notebook", "api", "dspy", "images", "video"):
+        requirements += extras[extra]
     return {canonicalize_name(Requirement(r).name) for r in requirements}
 
 
