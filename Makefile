@@ -101,7 +101,7 @@ test-py: $(VENV)/.setup-dev ## pytest, all but the browser tests
 test-e2e: $(VENV)/.setup-dev ## pytest in a real JupyterLab and Notebook 7 (needs Chromium)
 	$(BIN)/pytest -m e2e tests/e2e
 
-notebooks: $(VENV)/.setup ## run every notebook from top to bottom
+notebooks: $(VENV)/.setup-dev ## run every notebook from top to bottom
 	$(BIN)/python scripts/run_notebook.py $(NOTEBOOKS) --out out
 
 wheel-check: $(VENV)/.setup-dev ## build the wheel through the sdist and run a program with it elsewhere

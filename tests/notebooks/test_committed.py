@@ -11,8 +11,10 @@ import nbformat
 FOLDER = Path(__file__).parents[2] / "notebooks"
 
 
-def test_they_are_there(notebooks: dict[str, Any]) -> None:
-    assert {"quickstart.ipynb", "language_tour.ipynb", "radix_tree.ipynb", "databricks.ipynb"} <= set(notebooks)
+def test_they_are_there_and_the_readme_leads_to_each(notebooks: dict[str, Any]) -> None:
+    readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\(notebooks/(\w+\.ipynb)\)", readme)) == set(notebooks)
+    assert len(notebooks) >= 8
 
 
 def test_they_are_valid_and_hold_no_outputs(notebooks: dict[str, Any]) -> None:
