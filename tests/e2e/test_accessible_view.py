@@ -68,6 +68,19 @@ def use_tree(page: Any) -> None:
     open_all(page)
 
 
+def live_tree() -> str:
+    """The page as a kernel's view: with what acts on the cache."""
+    page = CacheView(busy_cache(), "off").to_html()
+    assert page.count(": undefined)") == 1
+    return page.replace(": undefined)", ': "a kernel")')
+
+
+def act_on_tree(page: Any) -> None:
+    page.locator(".lmnb-tree-frame").press("Home")
+    assert page.get_by_role("button", name="Evict").is_enabled()
+    open_all(page)
+
+
 def open_lane(page: Any) -> None:
     page.get_by_role("button", name="branch 0.2", exact=True).click()
 
@@ -81,6 +94,7 @@ SCENES: dict[str, tuple[Callable[[], str], Callable[[Any], None] | None]] = {
     "static": (lambda: run_page(judge(), static=True), open_all),
     "static-branches": (lambda: run_page(many_branches(), static=True), open_all),
     "tree": (lambda: CacheView(busy_cache(), "off").to_html(), use_tree),
+    "tree-live": (live_tree, act_on_tree),
 }
 
 
@@ -152,6 +166,24 @@ def test_the_run_view_works_by_keyboard_alone(open_page: Callable[..., Any]) -> 
     page.keyboard.press("ArrowRight")
     assert "be" not in page.locator(".lmnb-strip-token b").inner_text()
     assert "enough" in page.locator(".lmnb-strip-token b").inner_text()
+
+
+def test_the_tree_works_by_keyboard_alone(open_page: Callable[..., Any]) -> None:
+    page = open_page(live_tree())
+    reached: list[str] = []
+    page.keyboard.press("Tab")
+    page.locator(".lmnb-tree-frame").press("Home")  # a node is selected, so that its buttons are there
+    for _ in range(18):
+        reached.append(
+            page.evaluate(
+                "() => { const e = document.activeElement;"
+                " return e.getAttribute('aria-label') || e.textContent.slice(0, 20) }"
+            )
+        )
+        page.keyboard.press("Tab")
+    assert reached[0].startswith("Cache tree.")
+    for name in ("Pin", "Evict", "Text of the node", "Play", "Step back", "Place in the recorded events", "Live"):
+        assert name in reached
 
 
 def test_nothing_moves_for_those_who_asked_for_that(open_page: Callable[..., Any]) -> None:

@@ -130,23 +130,20 @@ class CacheViewElement {
     this._search.addEventListener("keydown", (event) => event.key === "Enter" && this._nextFound());
     const legend = h(
       "span",
-      { class: "lmnb-metrics" },
-      this._badge,
+      { class: "lmnb-tree-legend lmnb-metrics" },
       h("span", { class: "lmnb-legend", "data-state": "hit" }, "● reused"),
       h("span", { class: "lmnb-legend", "data-state": "new" }, "+ new"),
       h("span", { class: "lmnb-legend", "data-state": "evicted" }, "✕ evicted"),
       h("span", { class: "lmnb-legend" }, `${PIN_SIGN}pinned`),
-      this._search,
-      this._tint,
-      _post ? this._flush : null,
     );
+    const tools = h("span", { class: "lmnb-metrics" }, this._badge, this._search, this._tint, _post ? this._flush : null);
     const title = h("span", { class: "lmnb-title" }, h("b", { class: "lmnb-program" }, "Cache tree"), this._usage);
     this.root = h(
       "div",
       { class: "lmnb lmnb-cache" },
-      h("div", { class: "lmnb-head" }, title, legend),
+      h("div", { class: "lmnb-head" }, title, tools),
       this._bar,
-      h("div", { class: "lmnb-tree-columns" }, this._frame, this._details.el),
+      h("div", { class: "lmnb-tree-columns" }, h("div", { class: "lmnb-tree-picture" }, this._frame, legend), this._details.el),
       this._timeline.el,
       this._list.el,
     );
@@ -225,8 +222,11 @@ class CacheViewElement {
 
   private _showPool(pool: Pool | undefined): void {
     const tokens = numTokens(this._tree);
+    let pinned = 0;
+    for (const id of this._held) pinned += this._tree.get(id)?.num_tokens ?? 0;
     const total = this.store.pool?.pool_tokens ?? 0;
     const parts = [plural(this._tree.size, "node"), `${count(tokens)}${total ? ` of ${count(total)}` : ""} tokens cached`];
+    if (pinned) parts.push(`${count(pinned)} pinned`);
     if (this._found) parts.unshift(`${count(this._found.size)} found`);
     if (this._timeline.since !== null) parts.unshift(`since event ${count(this._timeline.since)}: ${this._changes()}`);
     const closed = this.store.pool?.closed === 1;
@@ -234,9 +234,6 @@ class CacheViewElement {
     this.root.classList.toggle("lmnb-closed", closed);
     if (pool && pool.running + pool.waiting > 0) parts.push(`${count(pool.running)} running, ${count(pool.waiting)} waiting`);
     setText(this._usage, parts.join(" · "));
-    let pinned = 0;
-    for (const id of this._held) pinned += this._tree.get(id)?.num_tokens ?? 0;
-    if (pinned) parts.push(`${count(pinned)} pinned`);
     const share = (part: number) => (total ? Math.min(100, (100 * part) / total) : 0);
     this._pinned.style.width = `${share(pinned)}%`;
     this._gauge.style.width = `${share(tokens - pinned)}%`;

@@ -34,7 +34,7 @@ describe("the cache view", () => {
     const { el, find } = open();
     expect(find("canvas").getAttribute("role")).toBe("img");
     expect(label(el)).toMatch(/^Cache tree: \d+ nodes; just now/);
-    expect(find(".lmnb-model").textContent).toContain("of 400 tokens cached · 1 running, 2 waiting");
+    expect(find(".lmnb-model").textContent).toMatch(/of 400 tokens cached · \d+ pinned · 1 running, 2 waiting$/);
   });
 
   it("grows with deltas", async () => {
@@ -248,6 +248,7 @@ describe("the cache view", () => {
     expect(find(".lmnb-details dl").textContent).toContain("⚑ pinned");
     pin.click();
     expect(acts().at(-1)).toEqual({ type: "act", act: "unpin", node });
+    expect(find(".lmnb-model").textContent).toMatch(/ · [1-9]\d* pinned/);
     expect(find(".lmnb-gauge").getAttribute("aria-label")).toMatch(/^KV pool: \d+ % cached \([1-9]\d* % pinned\)$/);
   });
 
