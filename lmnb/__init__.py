@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from lmnb import mlflow, telemetry
     from lmnb.backends.local import Runtime
     from lmnb.backends.remote.anthropic_backend import Anthropic
+    from lmnb.backends.remote.crusoe_backend import Crusoe
     from lmnb.backends.remote.endpoint import RuntimeEndpoint
     from lmnb.backends.remote.litellm_backend import LiteLLM
     from lmnb.backends.remote.openai_backend import OpenAI
+    from lmnb.backends.remote.vertexai_backend import VertexAI
     from lmnb.backends.templates import get_chat_template, register_chat_template
     from lmnb.errors import (
         ArgumentError,
@@ -99,6 +101,7 @@ __all__ = [
     "ChoicesDecision",
     "ChoicesSamplingMethod",
     "ConstraintReport",
+    "Crusoe",
     "Defaults",
     "Engine",
     "EngineClosedError",
@@ -132,6 +135,7 @@ __all__ = [
     "ToolCall",
     "UnknownVariableError",
     "UnsupportedModelError",
+    "VertexAI",
     "__version__",
     "assistant",
     "assistant_begin",
@@ -176,6 +180,7 @@ _ELSEWHERE = {
     "Anthropic": "lmnb.backends.remote.anthropic_backend",
     "CacheView": "lmnb.widgets",
     "ConstraintReport": "lmnb.language.check",
+    "Crusoe": "lmnb.backends.remote.crusoe_backend",
     "Engine": "lmnb.server.offline",
     "LiteLLM": "lmnb.backends.remote.litellm_backend",
     "OpenAI": "lmnb.backends.remote.openai_backend",
@@ -184,6 +189,7 @@ _ELSEWHERE = {
     "RuntimeEndpoint": "lmnb.backends.remote.endpoint",
     "Server": "lmnb.server",
     "ToolCall": "lmnb.language.tools",
+    "VertexAI": "lmnb.backends.remote.vertexai_backend",
     "check_constraint": "lmnb.language.check",
     "describe_tools": "lmnb.language.tools",
     "get_chat_template": "lmnb.backends.templates",

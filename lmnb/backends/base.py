@@ -140,12 +140,16 @@ class PromptToken:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """All choices' scores, in order, and what they cost: tokens are summed over the requests that it took."""
+    """All choices' scores, in order, and what they cost: tokens are summed over the requests that it took.
+
+    `picked`: the index of the choice, where an API makes it by itself and tells no scores.
+    """
 
     choices: tuple[ChoiceScore, ...]
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of those, found in a cache
     seconds: float = 0.0
+    picked: int | None = None
 
 
 class Context(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from lmnb.backends.plain_values import plain_value
 from lmnb.errors import ArgumentError
 from lmnb.runtime.request import SamplingParams
 
@@ -34,7 +35,9 @@ ALL_SAMPLING = frozenset(_NEUTRAL)
 class Capabilities:
     """What a backend can do. Texts say how; an empty one means that it cannot, and refuses.
 
-    `select`: "scored" compares log-probabilities of whole choices; "guided" lets the model choose token by token.
+    `select`: "scored" compares log-probabilities of whole choices; "guided" lets the model choose token by token;
+    "structured" lets it choose by the API's structured output.
+    `plain_values`: how `dtype=` and choices of texts are enforced where other regexes are not.
     `continues_turn`: an assistant's turn may begin with the program's own text, or hold several generations.
     `images`: contexts take images (`SeeingContext`); whether the model makes sense of them is its own affair.
     `data_is_text`: special tokens in a role's content stay text; elsewhere the server takes them for what they say.
@@ -47,8 +50,9 @@ class Capabilities:
     """
 
     logprobs: str = ""
-    select: Literal["scored", "guided", ""] = ""
+    select: Literal["scored", "guided", "structured", ""] = ""
     regex: str = ""
+    plain_values: str = ""
     json_schema: str = ""
     ebnf: str = ""
     grammar_options: bool = False
@@ -82,12 +86,11 @@ class Capabilities:
         if params.return_logprob and not self.logprobs:
             raise ArgumentError(f"{backend} gives no log-probabilities; leave return_logprob out")
         constraint = params.constraint
-        if constraint is not None and not getattr(self, constraint.kind):
+        value = plain_value(constraint)
+        if constraint is not None and not getattr(self, constraint.kind) and not (value and self.plain_values):
             others = "use json_schema, or" if constraint.kind == "regex" and self.json_schema else "leave it out, or"
-            raise ArgumentError(
-                f"{backend} cannot enforce a {constraint.kind.replace('_', ' ')}; {others} run on lmnb.Runtime "
-                "or an SGLang server"
-            )
+            what = f"a {constraint.kind.replace('_', ' ')}" + (f" ({_dtype(value.name)} is one)" if value else "")
+            raise ArgumentError(f"{backend} cannot enforce {what}; {others} run on lmnb.Runtime or an SGLang server")
 
         if constraint is not None and not self.grammar_options and (constraint.loose or constraint.engine != "auto"):
             raise ArgumentError(f"{backend} enforces constraints its own way; leave json_style and grammar_backend out")
@@ -106,3 +109,7 @@ class Capabilities:
             f"{backend} can neither score nor bias whole choices, so it has no select; ask in a prompt and check the "
             "answer, use a json_schema with an enum, or run on lmnb.Runtime, an SGLang server or a completion model"
         )
+
+
+def _dtype(name: str) -> str:
+    return "a choice of texts" if name == "choices" else f"dtype={name}"

@@ -192,6 +192,26 @@ class ChosenByModel(TokenLengthNormalized):
         return [float(count) for count in decision.meta_info["scores"]]
 
 
+class ChosenByApi(TokenLengthNormalized):
+    """Where an API chooses by its structured output, and tells no scores.
+
+    Programs do not name it; it stands in for their method, and the decision's meta data says so.
+    """
+
+    @property
+    def name(self) -> str:
+        """What views call it."""
+        return "chosen_by_api"
+
+    def decide(self, choices: list[str], picked: int) -> ChoicesDecision:
+        """What the API has decided."""
+        return ChoicesDecision(choices[picked], {"scores": None, "choices_method": self.name})
+
+    def scores(self, decision: ChoicesDecision) -> list[float]:
+        """There are none."""
+        return []
+
+
 def mean_logprob(triples: Sequence[Triple]) -> float:
     """Mean of the log-probabilities there are; 0 where there is none to average."""
     return _mean([triple[0] for triple in triples if triple[0] is not None])
@@ -231,4 +251,5 @@ def _greedy_path(matrix: list[list[float]]) -> tuple[int, list[int]]:
 token_length_normalized = TokenLengthNormalized()
 greedy_token_selection = GreedyTokenSelection()
 chosen_by_model = ChosenByModel()
+chosen_by_api = ChosenByApi()
 unconditional_likelihood_normalized = UnconditionalLikelihoodNormalized()

@@ -14,7 +14,7 @@ from typing import Any
 from lmnb.backends.base import Backend, Delta, Generation, Scores
 from lmnb.backends.speculation import SpeculativeContext
 from lmnb.errors import ArgumentError
-from lmnb.language.choices import ChoicesDecision, ChoicesSamplingMethod, chosen_by_model, mean_logprob
+from lmnb.language.choices import ChoicesDecision, ChoicesSamplingMethod, chosen_by_api, chosen_by_model, mean_logprob
 from lmnb.language.defaults import Defaults
 from lmnb.language.events import GenFinished, GenStarted
 from lmnb.language.explain import explained
@@ -217,6 +217,8 @@ class SelectStep(Step):
     def _decide(self, scores: Scores, backend: Backend) -> tuple[ChoicesSamplingMethod, ChoicesDecision]:
         """The decision, and the method that made it: the program's, unless the backend cannot score."""
         method = self.node.method
+        if scores.picked is not None:
+            return chosen_by_api, chosen_by_api.decide(list(self.node.choices), scores.picked)
         counts = [score.num_chosen for score in scores.choices if score.num_chosen is not None]
         if len(counts) == len(scores.choices):
             return chosen_by_model, chosen_by_model.decide(list(self.node.choices), counts)

@@ -11,19 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
+from lmnb.backends.plain_values import PATTERNS
 from lmnb.errors import ArgumentError, GrammarError
 from lmnb.language.tools import named_tools, read_call, tools_schema
 from lmnb.language.typed import schema_of, value_of
 from lmnb.runtime.argument_checks import check_text, shown
 from lmnb.runtime.request import Constraint
 
-# What `dtype` constrains a text to. Numbers end at the first space or line break after them.
-_DTYPES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "int": (r"[-+]?[0-9]+[ \n]*", (" ", "\n")),
-    "float": (r"[-+]?[0-9]*\.?[0-9]+[ \n]*", (" ", "\n")),
-    "bool": (r"(True|False)", ()),
-    "str": (r'"[^"\\\n]*"', ()),
-}
 _READERS: dict[str, Callable[[str], Any]] = {
     "int": int,
     "float": float,
@@ -81,8 +75,8 @@ class ShapeArguments:
 
     def _of_dtype(self) -> Shape:
         key = self.dtype if isinstance(self.dtype, str) else getattr(self.dtype, "__name__", "")
-        if key in _DTYPES and (isinstance(self.dtype, str) or self.dtype in (int, float, bool, str)):
-            pattern, extra_stop = _DTYPES[key]
+        if key in PATTERNS and (isinstance(self.dtype, str) or self.dtype in (int, float, bool, str)):
+            pattern, extra_stop = PATTERNS[key]
             return Shape(self._constraint("regex", pattern), extra_stop, _READERS[key])
         options = _text_options(self.dtype)
         if options is not None:

@@ -9,9 +9,15 @@ from lmnb.errors import ProgramError
 from lmnb.language.defaults import Defaults
 from lmnb.language.expressions import Expr, Gen, Image, RoleBegin, RoleEnd, Select, Text
 from lmnb.language.model_steps import GenStep, SelectStep
+from lmnb.language.notices import tell_once
 from lmnb.language.reasoning import SUFFIX
 from lmnb.language.steps import ImageStep, RoleStep, Step, TextStep
 from lmnb.language.variables import Variable
+
+_UNSCORED = {
+    "structured": "select is made by the API's structured output; it tells no scores, and choices_method has no say",
+    "guided": "select lets the model choose token by token; choices_method has no say",
+}
 
 
 def prepare(node: Expr, line: int | None, defaults: Defaults, backend: Backend) -> Step:
@@ -35,6 +41,8 @@ def prepare(node: Expr, line: int | None, defaults: Defaults, backend: Backend) 
         if node.reasoning is not None:
             variables.append(Variable(f"{node.name}{SUFFIX}"))
         if isinstance(node, Select):
+            if backend.capabilities.select in _UNSCORED:
+                tell_once(backend, f"{backend.name}: {_UNSCORED[backend.capabilities.select]}")
             return SelectStep(where, variables, node, line, all_methods=defaults.top_logprobs_num > 0)
         return GenStep(where, variables, node, defaults.params(node, backend.stop), defaults.merged(node), line)
     raise ProgramError(f"a state cannot execute {node!r}")

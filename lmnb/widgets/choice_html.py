@@ -17,6 +17,7 @@ NAMES = {
         "Log-probability of the last token at which the choice was still compared, token by token",
     ),
     UNCONDITIONAL: ("gain", "Mean log-probability that the prompt adds to the choice's tokens"),
+    "chosen_by_api": ("the API", "The API chose by its structured output, and told no scores"),
     "chosen_by_model": ("tokens", "How many of the choice's tokens the model went along with"),
 }
 

@@ -38,7 +38,7 @@ def declared(pyproject: dict[str, Any]) -> set[str]:
     project = pyproject["project"]
     extras = project["optional-dependencies"]
     requirements = list(project["dependencies"])
-    for extra in ("engine", "notebook", "api", "dspy", "images", "video"):
+    for extra in ("engine", "notebook", "api", "dspy", "google", "images", "video"):
         requirements += extras[extra]
     return {canonicalize_name(Requirement(r).name) for r in requirements}
 

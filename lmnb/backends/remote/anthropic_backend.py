@@ -9,14 +9,15 @@ from lmnb.backends.capabilities import Capabilities
 from lmnb.backends.content_parts import anthropic_image
 from lmnb.backends.remote.api_backend import ApiBackend, status_message
 from lmnb.backends.remote.api_reply import ApiReply
-from lmnb.backends.remote.chat_prompt import ChatPrompt, Message
+from lmnb.backends.remote.chat_prompt import ChatPrompt
 from lmnb.backends.remote.loop_clients import LoopClients
 from lmnb.backends.remote.openai_calls import response_format
 from lmnb.backends.remote.packages import require
 from lmnb.backends.remote.secrets import key_from_environment, refuse_key, shown_url
+from lmnb.backends.remote.system_turns import split_system
 from lmnb.backends.remote.text_prompt import TextPrompt
 from lmnb.backends.templates import ChatTemplate
-from lmnb.errors import RemoteError, TemplateError
+from lmnb.errors import RemoteError
 from lmnb.runtime.request import SamplingParams
 
 _KEY = "ANTHROPIC_API_KEY"
@@ -52,6 +53,8 @@ class Anthropic(ApiBackend):
             is_chat_model=True,
             chat_template=chat_template,
             capabilities=Capabilities(
+                select="structured",
+                plain_values="by output_config",
                 json_schema="by output_config",
                 cancel="by closing the stream",
                 images=True,
@@ -85,7 +88,7 @@ class Anthropic(ApiBackend):
         """One streamed call."""
         assert isinstance(prompt, ChatPrompt)
         messages, prefix = prompt.to_send(self.who, anthropic_image)
-        system, messages = split_system(messages)
+        system, messages = split_system(messages, self.who)
         prefix = self.prefix_to_send(prefix)
         if prefix:
             messages.append({"role": "assistant", "content": prefix})
@@ -98,14 +101,6 @@ class Anthropic(ApiBackend):
         async with stream:
             async for event in stream:
                 _read(event, reply)
-
-
-def split_system(messages: list[Message]) -> tuple[str, list[Message]]:
-    """The system turns at the beginning as one text, and the other messages. The given list stays as it is."""
-    count = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
-    if any(message["role"] == "system" for message in messages[count:]):
-        raise TemplateError("Anthropic takes system turns at the beginning only; make the later one a user turn")
-    return "\n\n".join(message["content"] for message in messages[:count]), messages[count:]
 
 
 def _arguments(params: SamplingParams) -> dict[str, Any]:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from lmnb.backends.base import CancelToken, Delta, Generation, Owner, Scores
 from lmnb.backends.capabilities import Capabilities
 from lmnb.backends.images import Picture
+from lmnb.backends.plain_values import PlainValue, plain_value
 from lmnb.backends.remote.api_reply import ApiReply
 from lmnb.backends.remote.cancellation import until_cancelled
 from lmnb.backends.remote.chat_prompt import ChatPrompt
 from lmnb.backends.remote.secrets import Secret
+from lmnb.backends.remote.structured import ask_for_choice, ask_for_value
 from lmnb.backends.remote.text_prompt import TextPrompt
 from lmnb.backends.remote.token_texts import TokenTexts
 from lmnb.backends.remote.token_usage import TokenUsage
@@ -32,6 +34,8 @@ B = TypeVar("B", bound="ApiBackend")
 
 class ApiBackend(ABC):
     """A model behind a vendor's SDK. Implements `Backend`; all methods may be called from any thread."""
+
+    choosing_temperature = 0.0  # for a choice by structured output; 1 is not sent, and some models take no other
 
     def __init__(
         self,
@@ -113,9 +117,18 @@ class ApiBackend(ABC):
     def told(self, error: Exception) -> str | None:
         """The server's own message in an SDK's error; None for an error that is not the SDK's."""
 
+    async def call_for_value(
+        self, prompt: ChatPrompt | TextPrompt, params: SamplingParams, value: PlainValue, reply: ApiReply
+    ) -> None:
+        """Fill `reply` with a plain value's text, which no regex of the API's enforces."""
+        assert isinstance(prompt, ChatPrompt)
+        await ask_for_value(self, prompt, params, value, reply)
+
     async def score(self, prompt: ChatPrompt | TextPrompt, choices: Sequence[str], *, unconditional: bool) -> Scores:
-        """Score choices; most APIs cannot."""
-        raise self.capabilities.refuse_select(self.who)
+        """Score choices, or have the API choose."""
+        if self.capabilities.select != "structured" or not isinstance(prompt, ChatPrompt):
+            raise self.capabilities.refuse_select(self.who)
+        return await ask_for_choice(self, prompt, choices)
 
     def prefix_to_send(self, prefix: str) -> str:
         """What an assistant's turn begins with, if this API can go on from it. ArgumentError if it cannot."""
@@ -187,7 +200,8 @@ class ApiContext:
         finally:
             self._prompt.append(reply.text)
         result = reply.generation(cancelled=finished is None)
-        self._backend.token_usage.add(result.prompt_tokens, result.completion_tokens)
+        if not reply.counted:
+            self._backend.token_usage.add(result.prompt_tokens, result.completion_tokens)
         return result
 
     async def score(self, choices: Sequence[str], *, unconditional: bool, owner: Owner, cancel: CancelToken) -> Scores:
@@ -201,8 +215,12 @@ class ApiContext:
         return scores
 
     async def _call(self, params: SamplingParams, reply: ApiReply) -> bool:
+        value = None if self._backend.capabilities.regex else plain_value(params.constraint)
         try:
-            await self._backend.call(self._prompt, params, reply)
+            if value is not None:
+                await self._backend.call_for_value(self._prompt, params, value, reply)
+            else:
+                await self._backend.call(self._prompt, params, reply)
         except Exception as error:
             raise_from(self._backend.as_remote(error), error)
         return True

@@ -25,6 +25,7 @@ class ApiReply:
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens: int | None = None  # as the API counts them
+        self.counted = False  # whether the backend's `token_usage` has it already
         self.meta: dict[str, Any] = {}
 
     def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:

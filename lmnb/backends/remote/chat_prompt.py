@@ -82,6 +82,14 @@ class ChatPrompt:
             raise ArgumentError("the prompt is empty: append some text, or a user turn, before gen")
         return [{"role": "user", "content": content(self._parts, image_part)}], ""
 
+    def whole_turn(self) -> tuple[ChatPrompt, str]:
+        """The prompt with nothing in its open assistant turn, for an answer that is a whole one; and what was in it."""
+        twin = self.fork()
+        if self._role == "assistant":
+            twin._parts = []
+            return twin, "".join(map(str, self._parts))
+        return twin, ""
+
     @property
     def _history(self) -> tuple[str, ...]:
         return tuple(role for role, _ in self._messages)

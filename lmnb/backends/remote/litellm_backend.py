@@ -42,6 +42,8 @@ class LiteLLM(ApiBackend):
             chat_template=chat_template,
             capabilities=Capabilities(
                 logprobs="where the vendor gives them",
+                select="structured",
+                plain_values="by response_format",
                 json_schema="by response_format",
                 cancel="by closing the stream",
                 images=True,
@@ -72,6 +74,8 @@ class LiteLLM(ApiBackend):
         assert isinstance(prompt, ChatPrompt)
         messages, prefix = prompt.to_send(self.who)
         self.prefix_to_send(prefix)
+        if params.constraint is not None:
+            reply.meta["constraint"] = "json_schema by response_format"
         stream = await self._litellm.acompletion(
             model=self.name,
             messages=messages,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from lmnb.backends.base import Scores
 from lmnb.backends.capabilities import Capabilities
+from lmnb.backends.plain_values import PlainValue
 from lmnb.backends.remote.api_backend import ApiBackend, status_message
 from lmnb.backends.remote.api_reply import ApiReply
 from lmnb.backends.remote.chat_prompt import ChatPrompt
@@ -23,14 +25,17 @@ from lmnb.backends.remote.openai_calls import (
     read_completion_chunk,
 )
 from lmnb.backends.remote.openai_select import Encoding, choose, score_by_echo
+from lmnb.backends.remote.openai_values import complete_value
 from lmnb.backends.remote.packages import require
 from lmnb.backends.remote.secrets import Secret, key_from_environment, refuse_key, shown_url
+from lmnb.backends.remote.structured import ask_for_choice, ask_for_value
 from lmnb.backends.remote.text_prompt import TextPrompt
 from lmnb.backends.templates import ChatTemplate
 from lmnb.errors import ArgumentError
 from lmnb.runtime.request import SamplingParams
 
 _COMPLETION_MODELS = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
+_ONE_TEMPERATURE = r"o\d|gpt-5"  # reasoning models, which refuse any other
 _NO_KEY = "none"  # the SDK wants some key, also for a server that asks for none
 
 
@@ -77,6 +82,8 @@ class OpenAI(ApiBackend):
             key=key,
             url=shown_url(where) if where else "api.openai.com",
         )
+        if re.match(_ONE_TEMPERATURE, model_name):
+            self.choosing_temperature = 1.0
         self._sdk = sdk
         self._server: Dialect = server
         self._encoding = tokenizer
@@ -110,11 +117,20 @@ class OpenAI(ApiBackend):
     async def score(self, prompt: ChatPrompt | TextPrompt, choices: Sequence[str], *, unconditional: bool) -> Scores:
         """By echoed log-probabilities where the server gives these, else by letting the model choose."""
         if isinstance(prompt, ChatPrompt):
-            raise self.capabilities.refuse_select(self.who)
+            return await ask_for_choice(self, prompt, choices)
         client = self._clients.get()
         if self.capabilities.select == "scored":
             return await score_by_echo(client, self, prompt.text, choices, unconditional=unconditional)
         return await choose(client, self, self._tokenizer(), prompt.text, choices)
+
+    async def call_for_value(
+        self, prompt: ChatPrompt | TextPrompt, params: SamplingParams, value: PlainValue, reply: ApiReply
+    ) -> None:
+        """By structured output in a chat, by a bias in a completion."""
+        if isinstance(prompt, ChatPrompt):
+            await ask_for_value(self, prompt, params, value, reply)
+        else:
+            await complete_value(self, self._clients.get(), self._tokenizer, prompt.text, params, value, reply)
 
     async def _chat(self, prompt: ChatPrompt, params: SamplingParams, reply: ApiReply) -> None:
         messages, prefix = prompt.to_send(self.who)
@@ -165,7 +181,9 @@ def _capabilities(chat: bool, server: Dialect) -> Capabilities:
     if chat:
         return Capabilities(
             logprobs="with top_logprobs",
+            select="structured",
             regex="by the server" if own else "",
+            plain_values="by response_format",
             json_schema="by response_format",
             ebnf="by the server" if own else "",
             cancel="by closing the stream",
@@ -179,6 +197,7 @@ def _capabilities(chat: bool, server: Dialect) -> Capabilities:
         logprobs="with top_logprobs",
         select="scored" if more else "guided",
         regex="by the server" if own else "",
+        plain_values="" if more else "by logit_bias and stops (not float)",
         json_schema="by the server" if own else "",
         ebnf="by the server" if own else "",
         cancel="by closing the stream",

@@ -17,7 +17,7 @@ from lmnb.errors import ArgumentError
 if TYPE_CHECKING:
     from lmnb.backends.remote.api_backend import ApiBackend
 
-_BIAS = 100  # the API's largest: no other token is chosen
+BIAS = 100  # the API's largest: no other token is chosen
 
 
 class Encoding(Protocol):
@@ -50,7 +50,7 @@ async def choose(client: Any, backend: ApiBackend, encoding: Encoding, prompt: s
         if len(nexts) == 1 and not ended:
             said.append(nexts[0])
         else:
-            bias = {} if ended else {"logit_bias": {str(token): _BIAS for token in nexts}}
+            bias = {} if ended else {"logit_bias": {str(token): BIAS for token in nexts}}
             answer = await client.completions.create(
                 model=backend.name, prompt=prompt_ids + said, max_tokens=1, temperature=0, **bias
             )

@@ -11,6 +11,7 @@ const NAMES: Record<string, [string, string]> = {
   token_length_normalized: ["mean", "Mean log-probability of the choice's tokens"],
   greedy_token_selection: ["greedy", "Log-probability of the last token at which the choice was still compared, token by token"],
   [UNCONDITIONAL]: ["gain", "Mean log-probability that the prompt adds to the choice's tokens"],
+  chosen_by_api: ["the API", "The API chose by its structured output, and told no scores"],
   chosen_by_model: ["tokens", "How many of the choice's tokens the model went along with"],
 };
 
@@ -31,7 +32,7 @@ export function choiceTable(choice: Choice): HTMLDetailsElement {
     return h("tr", { class: picked ? "lmnb-picked" : null }, h("th", { scope: "row" }, label), ...cells);
   });
   const rest = choice.choices.length - rows.length;
-  const hint = known[0]?.name !== "chosen_by_model" && choice.tokens.length > 0 && !known.some(({ name }) => name === UNCONDITIONAL);
+  const hint = !known[0]?.name.startsWith("chosen_by_") && choice.tokens.length > 0 && !known.some(({ name }) => name === UNCONDITIONAL);
   return h(
     "details",
     { class: "lmnb-choices" },

@@ -108,7 +108,11 @@ def test_a_schema_becomes_an_output_format() -> None:
 
 def test_what_it_has_not_is_refused() -> None:
     with stub_server(lambda _: said("x")) as stub, Anthropic("claude-x", base_url=stub.url) as backend:
-        for options, word in (({"regex": "a"}, "regex"), ({"return_logprob": True}, "log-prob"), ({"seed": 1}, "seed")):
+        for options, word in (
+            ({"regex": "a+"}, "regex"),
+            ({"return_logprob": True}, "log-prob"),
+            ({"seed": 1}, "seed"),
+        ):
 
             @sgl.function
             def ask(s: Any, given: Any) -> None:
