@@ -15,8 +15,9 @@ from lmnb.kernels.device_plan import DevicePlan
 class ForwardBatch:
     """The input of `Model.forward`: B requests with T new tokens in total.
 
-    Row i's new tokens are `input_ids[query_starts[i]:query_starts[i + 1]]`; they sit at the end of its
-    `kv_lens[i]` tokens (new ones included), whose pool slots are `slot_table[i, :kv_lens[i]]`.
+    Row i's new tokens are `input_ids[query_starts[i]:query_starts[i + 1]]`; they sit at the end of the
+    `kv_lens[i]` tokens that they see (new ones included), whose pool slots are `slot_table[i, :kv_lens[i]]`.
+    `positions` is where they stand for the rotary embedding, which need not be where they sit.
     The first `num_decode` rows have exactly one new token each.
     `shared_len`: that many leading slots are the same for all of the first `num_decode` rows (0 if unknown);
     their KV need be read once only.

@@ -45,7 +45,7 @@ def describe(rows: list[Row]) -> BuiltBatch:
     wanted = built.wanted
     token = 0
     for row in rows:
-        sequence, start, end = row
+        sequence, start, end = row.sequence, row.start, row.end
         base = token - start  # flat index of the sequence's token 0
         token += end - start
         for first, last in _known_logits(row):
@@ -66,13 +66,13 @@ def build_batch(built: BuiltBatch, scheduler: Scheduler, device: torch.device) -
     table, rows = scheduler.table, built.rows
     query_starts = [0]
     ids, positions, out_slots = [], [], []
-    for sequence, start, end in rows:
-        ids.append(sequence.tokens[start:end])
-        positions.append(np.arange(start, end))
-        out_slots.append(table.read(sequence.row, start, end))
-        query_starts.append(query_starts[-1] + end - start)
-    kv_lens = [row.end for row in rows]
-    num_decode = sum(row.end - row.start == 1 for row in rows)
+    for row in rows:
+        ids.append(row.sequence.tokens[row.start : row.end])
+        positions.append(row.sequence.positions(row.start, row.end))
+        out_slots.append(table.read(row.sequence.row, row.start, row.end))
+        query_starts.append(query_starts[-1] + row.end - row.start)
+    kv_lens = [row.kv_len for row in rows]
+    num_decode = sum(row.is_single for row in rows)
 
     def upload(array: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> torch.Tensor:
         return torch.from_numpy(array).to(device, non_blocking=True)
@@ -81,7 +81,7 @@ def build_batch(built: BuiltBatch, scheduler: Scheduler, device: torch.device) -
         input_ids=upload(np.concatenate(ids).astype(np.int64)),
         positions=upload(np.concatenate(positions)),
         out_slots=upload(np.concatenate(out_slots)),
-        slot_table=upload(table.gather([row.sequence.row for row in rows], max(kv_lens))),
+        slot_table=upload(table.gather([row.place for row in rows], max(kv_lens))),
         query_starts=query_starts,
         kv_lens=kv_lens,
         logits_rows=upload(np.array(built.wanted, dtype=np.int64)),

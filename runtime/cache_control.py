@@ -25,7 +25,7 @@ class CacheControl:
 
     def pins(self) -> list[CachePin]:
         """What is pinned, oldest node first."""
-        return [_as_pin(node) for node in self._cache.pinned()]
+        return [self._as_pin(node) for node in self._cache.pinned()]
 
     def pin(self, id: int) -> CachePin:
         """Keep a node and all above it. CacheError beyond half of the pool: requests need the rest."""
@@ -38,7 +38,7 @@ class CacheControl:
                 "first, or load the model with more pool_tokens"
             )
         self._cache.pin(node)
-        return _as_pin(node)
+        return self._as_pin(node)
 
     def pin_tokens(self, token_ids: Sequence[int]) -> CachePin | None:
         """Keep a prefix that is cached. None, and nothing done, if it is not cached whole."""
@@ -103,6 +103,6 @@ class CacheControl:
             raise CacheError(f"the cache has no node {id} any more: look at the tree as it is now")
         return node
 
-
-def _as_pin(node: RadixNode) -> CachePin:
-    return CachePin(node.id, tuple(i for each in reversed(node.path()) for i in each.tokens.tolist()))
+    def _as_pin(self, node: RadixNode) -> CachePin:
+        path = reversed(node.path())
+        return CachePin(node.id, tuple(i for each in path for i in self._cache.seams.tokens(each.tokens)))

@@ -36,11 +36,12 @@ from lmnb.runtime.device_batch import (
 )
 from lmnb.runtime.kv_pool import KVPool
 from lmnb.runtime.sampler import PendingTokens, Sampler
-from lmnb.runtime.scheduler import Row, Scheduler
+from lmnb.runtime.scheduler import MAX_BRANCH_ROWS, Row, Scheduler
 
 # Batch sizes with a graph of their own: padding costs little between them, and each is captured when first needed.
 _LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024)
 _WIDE_ITEMS = (0, 32, 128, 512, 2048)  # room for wide items: a graph launches as many programs as it has room for
+_COLUMNS = ("ids", "positions", "columns", "places", "slots")  # of each token: see `token_columns`
 _MAX_PARTS, _MIN_PARTS, _PART_ROWS = 72, 12, 2304
 
 
@@ -73,11 +74,11 @@ class CudaExecutor:
         self._limits, self._device = limits, layout.device
         self._group = model.num_heads // layout.num_kv_heads
         self._num_tokens = model.vocab_size if sampler.num_tokens is None else sampler.num_tokens
-        rows, columns = limits.max_running + 1, min(limits.pool_tokens, model.context_tokens) + 1
+        self._spare_row = limits.max_running + MAX_BRANCH_ROWS
+        rows, columns = self._spare_row + 1, min(limits.pool_tokens, model.context_tokens) + 1
         # The last row is nobody's: padding belongs there.
         self._table = torch.zeros(rows, columns, dtype=torch.int32, device=self._device)
         self._last_tokens = torch.zeros(rows, dtype=torch.int32, device=self._device)
-        self._spare_row = limits.max_running
         scheduler.table.moved = []
         self._planner = DecodePlanner(
             layout.num_kv_heads, self._group, _num_processors(self._device), tree=limits.tree_attention
@@ -105,7 +106,7 @@ class CudaExecutor:
 
     def run(self, rows: list[Row]) -> tuple[BuiltBatch, Tensor]:
         self._greedy = None
-        num_decode = sum(row.end - row.start == 1 for row in rows)
+        num_decode = sum(row.is_single for row in rows)
         items = None
         if num_decode:
             items = self._planner.plan([row.sequence for row in rows[:num_decode]], self._parts(self._fit(num_decode)))
@@ -162,14 +163,13 @@ class CudaExecutor:
         return logits[: len(rows)]
 
     def _decode_fields(self, size: int, room: int) -> list[Field]:
-        tokens = [Field(name, (size,)) for name in ("ids", "positions", "slots", "places", "kv_lens", "num_parts")]
+        tokens = [Field(name, (size,)) for name in (*_COLUMNS, "kv_lens", "num_parts")]
         narrow = Field("narrow", (self._narrow_room(size), ITEM_FIELDS))
         return [*tokens, narrow, Field("wide", (room, ITEM_FIELDS))]
 
     def _decode_arrays(self, columns: list[Ints], items: DecodeItems, size: int, room: int) -> list[Ints]:
-        ids, positions, slots, places = columns
-        padding = [0, 0, self._pool.spare_slot, self._spare_row, 1, 0]
-        arrays = [ids, positions, slots, places, positions + 1, items.num_parts]
+        padding = [0, 0, 0, self._spare_row, self._pool.spare_slot, 1, 0]
+        arrays = [*columns, columns[2] + 1, items.num_parts]
         padded = [_pad(array, size, value) for array, value in zip(arrays, padding, strict=True)]
         return [*padded, _pad(items.narrow, self._narrow_room(size), 0), _pad(items.wide, room, 0)]
 
@@ -198,7 +198,7 @@ class CudaExecutor:
         columns = token_columns(rows, self._scheduler.table)
         narrow_tiles, wide_tiles = extend_tiles(rows[num_decode:], num_decode, self._group)
         wanted = np.array(built.wanted, dtype=np.int32)
-        fields = [Field(name, (len(columns[0]),)) for name in ("ids", "positions", "slots", "places")]
+        fields = [Field(name, (len(columns[0]),)) for name in _COLUMNS]
         arrays = [*columns, narrow_tiles, wide_tiles, wanted]
         fields += [
             Field("narrow_tiles", (len(narrow_tiles), TILE_FIELDS)),
@@ -206,7 +206,7 @@ class CudaExecutor:
             Field("wanted", (len(wanted),)),
         ]
         if items is not None:
-            arrays += [columns[1][:num_decode] + 1, items.num_parts, items.narrow, items.wide]
+            arrays += [columns[2][:num_decode] + 1, items.num_parts, items.narrow, items.wide]
             fields += [
                 Field("kv_lens", (num_decode,)),
                 Field("num_parts", (num_decode,)),
@@ -229,7 +229,7 @@ class CudaExecutor:
         """Bring the slot table up to date, and find the ids that only the device knows."""
         ids = torch.empty_like(inputs["ids"])
         begin_step(
-            inputs["ids"], inputs["positions"], inputs["slots"], inputs["places"], self._last_tokens, self._table, ids
+            inputs["ids"], inputs["columns"], inputs["slots"], inputs["places"], self._last_tokens, self._table, ids
         )
         return ForwardBatch(
             input_ids=ids,

@@ -98,24 +98,27 @@ def moved_slots(table: SlotTable) -> tuple[Ints, Ints] | None:
 
 
 def token_columns(rows: list[Row], table: SlotTable) -> list[Ints]:
-    """Ids (-1: on its way), positions, slots and table rows of all rows' new tokens."""
+    """Ids (-1: on its way), rotary positions, columns and rows of the table, and slots of all rows' new tokens."""
     ids = np.concatenate([row.sequence.tokens[row.start : row.end] for row in rows])
-    positions = np.concatenate([np.arange(row.start, row.end, dtype=np.int32) for row in rows])
+    positions = np.concatenate([row.sequence.positions(row.start, row.end) for row in rows])
+    columns = np.concatenate([np.arange(row.column, row.kv_len, dtype=np.int32) for row in rows])
+    places = np.repeat([row.place for row in rows], [row.end - row.start for row in rows])
     slots = np.concatenate([table.read(row.sequence.row, row.start, row.end) for row in rows])
-    places = np.repeat([row.sequence.row for row in rows], [row.end - row.start for row in rows])
-    return [ids, positions, slots.astype(np.int32), places.astype(np.int32)]
+    return [ids, positions.astype(np.int32), columns, places.astype(np.int32), slots.astype(np.int32)]
 
 
 def one_token_columns(rows: list[Row], table: SlotTable) -> list[Ints]:
     """The same for rows of one token each, without a loop over small arrays."""
-    places = [row.sequence.row for row in rows]
-    positions = [row.start for row in rows]
+    places = [row.place for row in rows]
+    columns = [row.column for row in rows]
     ids = [row.sequence.token_at(row.start) for row in rows]
+    positions = [row.sequence.layout.position(row.start) for row in rows]
     return [
         np.array(ids, dtype=np.int32),
         np.array(positions, dtype=np.int32),
-        table.read_column(places, positions).astype(np.int32),
+        np.array(columns, dtype=np.int32),
         np.array(places, dtype=np.int32),
+        table.read_column(places, columns).astype(np.int32),
     ]
 
 
@@ -124,11 +127,12 @@ def extend_tiles(rows: list[Row], first_token: int, heads_per_kv: int) -> tuple[
     narrow: list[tuple[int, int, int, int]] = []
     wide: list[tuple[int, int, int, int]] = []
     token = first_token
-    for sequence, start, end in rows:
+    for row in rows:
+        start, end = row.column, row.kv_len
         is_narrow = (end - start) * heads_per_kv <= NARROW_ROWS
         tiles, size = (narrow, NARROW_ROWS // heads_per_kv) if is_narrow else (wide, WIDE_ROWS // heads_per_kv)
-        for position in range(start, end, size):
-            tiles.append((token + position - start, min(size, end - position), position, sequence.row))
+        for column in range(start, end, size):
+            tiles.append((token + column - start, min(size, end - column), column, row.place))
         token += end - start
     wide.sort(key=lambda tile: tile[2], reverse=True)
     return (

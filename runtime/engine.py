@@ -68,7 +68,10 @@ class Engine:
         self._check(request)
         sampling = request.sampling
         # The last sampled token needs no slot, so a sequence may end one token past the capacity.
-        max_new_tokens = min(sampling.max_new_tokens, self.capacity + 1 - len(request.input_ids))
+        room = self.capacity - len(request.input_ids)
+        if request.layout.sections:  # it may stand further on than it has tokens
+            room = min(room, self._loop.model.context_tokens - request.layout.end_position(len(request.input_ids)))
+        max_new_tokens = min(sampling.max_new_tokens, room + 1)
         sampling = replace(
             sampling,
             max_new_tokens=max_new_tokens,
@@ -171,6 +174,13 @@ class Engine:
                 else f"the KV pool of {self.capacity} tokens: shorten it, or load the model with more pool_tokens"
             )
             raise RequestTooLongError(f"the prompt has {len(ids)} tokens, more than {what}")
+        request.layout.check(len(ids))
+        end = request.layout.end_position(len(ids))
+        if end > self._loop.model.context_tokens:
+            raise RequestTooLongError(
+                f"the prompt stands at positions up to {end}, beyond the model's context of "
+                f"{self._loop.model.context_tokens} tokens: give smaller position_ids_offset"
+            )
         if request.logprob_start is not None and not 0 <= request.logprob_start < len(request.input_ids):
             limit = len(request.input_ids)
             raise ArgumentError(f"logprob_start must lie in [0, {limit}), not {request.logprob_start}")

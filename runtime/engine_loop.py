@@ -246,6 +246,8 @@ class EngineLoop:
             targets = sequence.tokens[position : position + stop - start].tolist()
             num_top = sequence.request.sampling.top_logprobs_num
             for offset, entry in enumerate(token_logprobs(logits[start:stop], targets, num_top)):
+                if sequence.layout.unpredicted(position + offset):
+                    entry = TokenLogprob(entry.token_id, None)
                 if position + offset < sequence.num_prompt:
                     sequence.input_logprobs[position + offset] = entry
                 else:

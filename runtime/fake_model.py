@@ -17,14 +17,22 @@ _MODULUS = 2_147_483_647
 
 
 class FakeModel:
-    """Implements `Model`. `step_seconds`: how long one forward pass takes. `sharpness`: how peaked it predicts."""
+    """Implements `Model`. `step_seconds`: how long one forward pass takes. `sharpness`: how peaked it predicts.
+    `plain`: all prompts are, so that each token must stand where it sits."""
 
     name = "fake"
     takes_device_plan = False
 
     def __init__(
-        self, vocab_size: int, *, context_tokens: int = 4096, step_seconds: float = 0.0, sharpness: float = 4.0
+        self,
+        vocab_size: int,
+        *,
+        context_tokens: int = 4096,
+        step_seconds: float = 0.0,
+        sharpness: float = 4.0,
+        plain: bool = True,
     ) -> None:
+        self.plain = plain
         self.vocab_size = vocab_size
         self.context_tokens = context_tokens
         self.step_seconds = step_seconds
@@ -59,17 +67,19 @@ class FakeModel:
             if i < batch.num_decode:
                 assert torch.equal(slots[: batch.shared_len], batch.slot_table[0, : batch.shared_len])
             ids, positions = keys[0][slots, 0].long().unbind(dim=1)
-            assert positions.tolist() == list(range(length)), "a slot holds another token's KV"
+            assert not self.plain or positions.tolist() == list(range(length)), "a slot holds another token's KV"
             first = length - (end - begin)
             assert positions[first:].tolist() == batch.positions[begin:end].tolist()
             seen = (first + 1 + flat - begin for flat in range(begin, end) if flat in wanted)
-            logits.extend(self.predict(ids[:count].tolist()) for count in seen)
+            logits.extend(self.predict(ids[:count].tolist(), positions[:count].tolist()) for count in seen)
         return torch.stack(logits) if logits else torch.empty(0, self.vocab_size)
 
-    def predict(self, ids: list[int]) -> Tensor:
-        """Logits after `ids`: [vocab_size] float32. What a test may compare an engine's choice with."""
+    def predict(self, ids: list[int], positions: list[int] | None = None) -> Tensor:
+        """Logits after `ids`, which stand at `positions` (by default where they sit): [vocab_size] float32. What a
+        test may compare an engine's choice with."""
         state = 1
-        for token in ids:
-            state = (state * 31 + token + 7) % _MODULUS
+        for place, token in enumerate(ids):
+            moved = 0 if positions is None else positions[place] - place
+            state = (state * 31 + token + 7 + 1009 * moved) % _MODULUS
         phases = (torch.arange(1, self.vocab_size + 1, dtype=torch.float64) * (state % 100_003 + 1)) % 6.283185307
         return (self.sharpness * torch.cos(phases)).float()

@@ -53,6 +53,13 @@ class KVPool:
         self._free[self._num_free : end] = slots
         self._num_free = end
 
+    def copy(self, source: Slots, target: Slots) -> None:
+        """Write the keys and values of some slots to others as well."""
+        device = self.layout.device
+        there, here = torch.from_numpy(source).to(device), torch.from_numpy(target).to(device)
+        for tensor in (*self.keys, *self.values):
+            tensor[here] = tensor[there]
+
     def check_integrity(self, used: Slots) -> None:
         """Every slot is either free or in `used`, exactly once."""
         everything = np.concatenate([self._free[: self._num_free], used])

@@ -24,7 +24,7 @@ class Prefills:
         self.owed_slots += sequence.prefill_end - sequence.num_slots
         for position, by_token in self._index.items():
             if sequence.num_tokens > position:
-                by_token[sequence.token_at(position)].append(sequence)
+                by_token[_key_at(sequence, position)].append(sequence)
 
     def will_compute(self, sequence: Sequence, matched: int, wanted: int) -> bool:
         """Whether one of them is about to compute the first `wanted` tokens of a sequence whose first `matched`
@@ -34,9 +34,13 @@ class Prefills:
             by_token = self._index[matched] = defaultdict(list)
             for other in self._sequences:
                 if other.num_tokens > matched:
-                    by_token[other.token_at(matched)].append(other)
-        candidates = by_token.get(sequence.token_at(matched), ())
-        tokens = sequence.tokens[:wanted]
+                    by_token[_key_at(other, matched)].append(other)
+        candidates = by_token.get(_key_at(sequence, matched), ())
+        keys = sequence.keys(wanted)
         return any(
-            other.num_tokens >= wanted and bool(np.array_equal(other.tokens[:wanted], tokens)) for other in candidates
+            other.num_tokens >= wanted and bool(np.array_equal(other.keys(wanted), keys)) for other in candidates
         )
+
+
+def _key_at(sequence: Sequence, position: int) -> int:
+    return int(sequence.keys(position + 1)[position])

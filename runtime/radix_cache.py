@@ -16,6 +16,7 @@ import numpy as np
 from lmnb.runtime.events import CacheEvent, CacheEventKind, CacheSnapshot, EvictReason, NodeSnapshot
 from lmnb.runtime.kv_pool import Slots
 from lmnb.runtime.prefix_cache import Insertion, Match, PrefixCache, Tokens, common_prefix
+from lmnb.runtime.seam_keys import SeamKeys
 
 _NO_TOKENS = np.empty(0, dtype=np.int32)
 _NO_SLOTS = np.empty(0, dtype=np.int64)
@@ -23,7 +24,8 @@ _MAX_RECORDED_EVENTS = 100_000
 
 
 class RadixNode:
-    """One edge of the tree with the node below it: `tokens[i]` has its KV in `slots[i]`."""
+    """One edge of the tree with the node below it: `tokens[i]` has its KV in `slots[i]`. (They are keys: see
+    `SeamKeys`.)"""
 
     __slots__ = (
         "children",
@@ -71,6 +73,7 @@ class RadixCache(PrefixCache[RadixNode]):
 
     def __init__(self) -> None:
         self.root = RadixNode(0, None, _NO_TOKENS, _NO_SLOTS, None)
+        self.seams = SeamKeys()
         self.version = 0  # grows whenever what `peek` says may have changed
         self.events: deque[CacheEvent] = deque(maxlen=_MAX_RECORDED_EVENTS)
         self._nodes = {0: self.root}
@@ -185,6 +188,7 @@ class RadixCache(PrefixCache[RadixNode]):
         self.root.children.clear()
         self._nodes = {0: self.root}
         self._heap.clear()
+        self.seams.reset()
         self._num_tokens = self._num_evictable = 0
         self.version += 1
         self._record("reset", self.root)
@@ -224,7 +228,7 @@ class RadixCache(PrefixCache[RadixNode]):
             NodeSnapshot(
                 node=node.id,
                 parent=node.parent.id if node.parent else 0,
-                token_ids=tuple(node.tokens.tolist()),
+                token_ids=self.seams.tokens(node.tokens),
                 locks=node.locks - node.pins,
                 last_access=node.last_access,
                 hits=node.hits,
@@ -316,7 +320,7 @@ class RadixCache(PrefixCache[RadixNode]):
     def _add(self, parent: RadixNode, tokens: Tokens, slots: Slots, owner: object) -> RadixNode:
         node = self._new_node(parent, tokens, slots, owner)
         self._grow(node, tokens)
-        self._record("insert", node, token_ids=tuple(tokens.tolist()), num_tokens=len(tokens), owner=owner)
+        self._record("insert", node, token_ids=self.seams.tokens(tokens), num_tokens=len(tokens), owner=owner)
         return node
 
     def _extend(self, node: RadixNode, tokens: Tokens, slots: Slots, owner: object) -> None:
@@ -324,7 +328,7 @@ class RadixCache(PrefixCache[RadixNode]):
         node.slots = np.concatenate([node.slots, slots])
         node.end += len(tokens)
         self._grow(node, tokens)
-        self._record("extend", node, token_ids=tuple(tokens.tolist()), num_tokens=len(tokens), owner=owner)
+        self._record("extend", node, token_ids=self.seams.tokens(tokens), num_tokens=len(tokens), owner=owner)
 
     def _grow(self, node: RadixNode, tokens: Tokens) -> None:
         node.tick, node.last_access = self._tick, time.time()

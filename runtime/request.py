@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from lmnb.errors import ArgumentError
 from lmnb.runtime.argument_checks import check_text, flag, number, shown, texts, token_ids, whole_number, whole_numbers
+from lmnb.runtime.prompt_layout import PLAIN, PromptLayout
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
@@ -153,7 +154,8 @@ class Request:
 
     `input_ids`: the whole prompt, at least one token. `logprob_start`: if set, the completion carries
     log-probabilities of the prompt's own tokens from that index on (so the cache is matched below it only).
-    `owner` is opaque: it comes back on cache events made for this request.
+    `owner` is opaque: it comes back on cache events made for this request. `layout`: what each part of the prompt
+    sees, and where it stands, if that is not simply all that is before it.
     `begun_ids`: generated tokens that are there already. The request goes on behind them as the one that had generated
     them would: they count for `max_new_tokens`, stops, penalties, the constraint and the number of the next draw, and
     events tell of them, with the origin "given". The completion has them too.
@@ -164,6 +166,7 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     logprob_start: int | None = None
     owner: object = None
+    layout: PromptLayout = PLAIN
 
     def __post_init__(self) -> None:
         """As for `SamplingParams`."""

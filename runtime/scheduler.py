@@ -15,26 +15,44 @@ import numpy as np
 from lmnb.runtime.config import EngineLimits
 from lmnb.runtime.kv_pool import KVPool
 from lmnb.runtime.prefills import Prefills
-from lmnb.runtime.prefix_cache import Match
+from lmnb.runtime.prefix_cache import Match, Tokens
+from lmnb.runtime.prompt_layout import merged
 from lmnb.runtime.radix_cache import RadixCache, RadixNode
 from lmnb.runtime.sequence import Sequence
 from lmnb.runtime.slot_table import SlotTable
+
+# Parts of joined prompts that are computed in one step at most: each takes a row of the slot table for that long.
+MAX_BRANCH_ROWS = 16
 
 # Slots kept free for each running sequence when another is admitted, so that it is not preempted at once.
 _DECODE_RESERVE = 16
 
 
 class Row(NamedTuple):
-    """One sequence's part of a step: its tokens [start, end)."""
+    """A part of a step: a sequence's tokens [start, end), whose slots stand in row `place` of the slot table, from
+    `column` on, behind those of all that they see."""
 
     sequence: Sequence
     start: int
     end: int
+    place: int
+    column: int
 
     @property
     def is_last(self) -> bool:
         """The row ends at the sequence's last known token, so its logits give the next one."""
         return self.end == self.sequence.num_tokens
+
+    @property
+    def is_single(self) -> bool:
+        """One token that sees the whole sequence before it, all of which was computed by earlier steps."""
+        sequence = self.sequence
+        return self.end - self.start == 1 and self.place == sequence.row and self.start == sequence.num_computed
+
+    @property
+    def kv_len(self) -> int:
+        """How many tokens its last one sees, itself included."""
+        return self.column + self.end - self.start
 
 
 class Scheduler:
@@ -44,12 +62,14 @@ class Scheduler:
         self.limits = limits
         self.pool = pool
         self.cache = cache
-        self.table = SlotTable(limits.max_running, pool.num_slots)
+        self.table = SlotTable(limits.max_running, pool.num_slots, num_extra=MAX_BRANCH_ROWS)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []  # admitted, oldest admission first
         self.starved: Sequence | None = None  # after `schedule`: it alone is left, and pins hold what it needs
         self.seconds = 0.0  # spent here: the radix tree and slot bookkeeping
         self._preempted = False
+        self._num_branch_rows = 0  # in the step that is being made
+        self._has_copied = False  # so that step is progress, even without rows
         self._suspect: Sequence | None = None  # whose turn it is in `schedule`
 
     @property
@@ -57,6 +77,7 @@ class Scheduler:
         return bool(self.waiting or self.running)
 
     def add(self, sequence: Sequence) -> None:
+        self._give_keys(sequence)
         self.waiting.append(sequence)
 
     @property
@@ -70,15 +91,17 @@ class Scheduler:
         step's tokens are still on their way, so nothing is preempted."""
         began = time.perf_counter()
         self._preempted = False
+        self._num_branch_rows = 0
+        self._has_copied = False
         self._suspect = None
         rows = self._decode_rows()
         rows += self._prefill_rows(self.limits.prefill_chunk)
         while not rows and len(self.running) > 1 and not ahead:
             self._preempt(self.running[-1])  # partial prefills hold all the memory: one must yield
             rows = self._prefill_rows(self.limits.prefill_chunk)
-        rows.sort(key=lambda row: row.end - row.start > 1)
+        rows.sort(key=lambda row: not row.is_single)
         self.starved = None
-        if not rows and not ahead and not self._preempted and self.cache.num_pinned:
+        if not (rows or ahead or self._preempted or self._has_copied) and self.cache.num_pinned:
             self.starved = next(iter(self.running or self._in_order()), None)
         self.seconds += time.perf_counter() - began
         return rows
@@ -96,7 +119,7 @@ class Scheduler:
         """The rows' KV has been written: let others share what belongs to prompts."""
         began = time.perf_counter()
         for row in rows:
-            row.sequence.num_computed = row.end
+            row.sequence.num_computed = row.sequence.num_slots
             if row.start < row.sequence.prefill_end:
                 self._share(row.sequence)
         self.seconds += time.perf_counter() - began
@@ -114,9 +137,10 @@ class Scheduler:
     def share_with(self, newcomer: Sequence) -> None:
         """Let the tree have what running sequences have generated, as far as `newcomer` begins with it. No token may
         be on its way."""
+        self._give_keys(newcomer)
         for sequence in self.running:
             length = min(sequence.num_computed, newcomer.num_tokens)
-            differs = sequence.tokens[:length] != newcomer.tokens[:length]
+            differs = sequence.keys(length) != newcomer.keys(length)
             if (int(differs.argmax()) if differs.any() else length) > sequence.num_shared:
                 self._share(sequence)
 
@@ -128,7 +152,7 @@ class Scheduler:
         self._free_slots(sequence, max(length, sequence.num_shared))
         if length < sequence.num_shared:
             # The tree keeps what it has; the sequence holds on to less of it.
-            match = self.cache.acquire(sequence.tokens[:length])
+            match = self.cache.acquire(sequence.keys(length))
             assert len(match.slots) == length, "a locked prefix is always in the tree"
             if sequence.node is not None:
                 self.cache.release(sequence.node)
@@ -186,19 +210,14 @@ class Scheduler:
         rows = []
         for sequence, start in zip(decoding, starts, strict=True):
             sequence.num_slots = start + 1
-            rows.append(Row(sequence, start, start + 1))
+            rows.append(Row(sequence, start, start + 1, sequence.row, start))
         return rows
 
     def _prefill_rows(self, budget: int) -> list[Row]:
         rows: list[Row] = []
         for sequence in self.running:
             if not sequence.is_decoding and budget > 0:
-                wanted = min(budget, sequence.num_tokens - sequence.num_computed)
-                self._make_room(wanted, sequence)
-                count = min(wanted, self.pool.num_free)
-                if count > 0:
-                    rows.append(self._row(sequence, count))
-                    budget -= count
+                budget -= self._add_rows(rows, sequence, budget)
         if self._preempted:
             return rows  # memory is short: let the running ones finish first
         if self.waiting:
@@ -216,9 +235,7 @@ class Scheduler:
                 continue
             if not self._admit(sequence, prefills.owed_slots):
                 break
-            count = min(budget, sequence.num_tokens - sequence.num_computed)
-            rows.append(self._row(sequence, count))
-            budget -= count
+            budget -= self._add_rows(rows, sequence, budget)
             prefills.add(sequence)
             admitted.append(sequence.id)
         if admitted:
@@ -227,12 +244,80 @@ class Scheduler:
             for sequence in self.waiting:
                 sequence.num_bypassed += len(admitted) - bisect(admitted, sequence.id)
 
-    def _row(self, sequence: Sequence, count: int) -> Row:
+    def _add_rows(self, rows: list[Row], sequence: Sequence, budget: int) -> int:
+        """Rows for what the sequence has yet to compute, as far as budget and memory go: one for each section of its
+        layout. Returns how many tokens they have."""
         self._suspect = sequence
-        start = sequence.num_computed
-        self.table.write(sequence.row, start, self.pool.alloc(count), fresh=True)
-        sequence.num_slots = start + count
-        return Row(sequence, start, start + count)
+        spent = 0
+        while sequence.num_slots < sequence.num_tokens:
+            while sequence.layout.sections and self._copy_branch(sequence):
+                if not spent:
+                    sequence.num_computed = sequence.num_slots
+            start = sequence.num_slots
+            wanted = min(budget - spent, sequence.layout.end_at(start, sequence.num_tokens) - start)
+            self._make_room(wanted, sequence)
+            count = min(wanted, self.pool.num_free)
+            if count <= 0 or not self._add_row(rows, sequence, count):
+                break
+            spent += count
+        return spent
+
+    def _add_row(self, rows: list[Row], sequence: Sequence, count: int) -> bool:
+        """A row for the next `count` tokens, which are of one section. False: the step has no place for it."""
+        start = sequence.num_slots
+        end = start + count
+        sees = sequence.layout.section_at(start).until(start)
+        is_whole = sees == merged([(0, start)])
+        if not is_whole and self._num_branch_rows == MAX_BRANCH_ROWS:
+            return False
+        slots = self.pool.alloc(count)
+        self.table.write(sequence.row, start, slots, fresh=is_whole)
+        sequence.num_slots = end
+        if is_whole:
+            rows.append(Row(sequence, start, end, sequence.row, start))
+            return True
+        place = self.table.num_rows + self._num_branch_rows
+        self._num_branch_rows += 1
+        seen = [self.table.read(sequence.row, *each) for each in sees]
+        row = np.concatenate([*seen, slots])
+        self.table.write(place, 0, row)
+        rows.append(Row(sequence, start, end, place, len(row) - count))
+        return True
+
+    def _copy_branch(self, sequence: Sequence) -> bool:
+        """If the next token begins a section that does not see all before it, and a branch that the section comes
+        from is in the tree: copy its keys and values. They are what computing the section would give. False: there
+        was nothing to copy."""
+        start, layout = sequence.num_slots, sequence.layout
+        section = layout.section_at(start)
+        limit = min(layout.end_at(start, sequence.num_tokens), sequence.match_limit)
+        if section.start != start or section.sees == merged([(0, start)]) or limit <= start:
+            return False
+        for ranges, branch in layout.branches_with(start, sequence.num_tokens):
+            tokens = np.concatenate([sequence.tokens[a : min(b, limit)] for a, b in ranges])
+            before = sum(max(0, min(b, start) - a) for a, b in ranges)
+            count = self._copy(sequence, self.cache.seams.keys(tokens[: before + limit - start], branch), before)
+            if count:
+                return True
+        return False
+
+    def _copy(self, sequence: Sequence, keys: Tokens, start: int) -> int:
+        """Copy what the tree has of `keys` from `start` on to the sequence's next tokens. Returns how many."""
+        match = self.cache.acquire(keys)
+        wanted = max(0, len(match.slots) - start)
+        self._make_room(wanted, sequence)
+        count = min(wanted, self.pool.num_free)
+        if count:
+            self._has_copied = True
+            slots = self.pool.alloc(count)
+            self.pool.copy(match.slots[start : start + count], slots)
+            self.table.write(sequence.row, sequence.num_slots, slots)
+            sequence.num_slots += count
+            self.cache.record_hit(match.node, count, sequence.request.owner)
+            if sequence.num_preemptions == 0:
+                sequence.cached_tokens = (sequence.cached_tokens or 0) + count
+        self.cache.release(match.node)
+        return count
 
     # -- admission --
 
@@ -247,7 +332,7 @@ class Scheduler:
         self._suspect = sequence
         version, matched = sequence.peeked
         if version != self.cache.version:
-            matched = self.cache.peek(sequence.tokens[: sequence.match_limit])
+            matched = self.cache.peek(sequence.keys(sequence.match_limit))
             sequence.peeked = (self.cache.version, matched)
         return matched
 
@@ -287,7 +372,7 @@ class Scheduler:
         that token off into a node of its own. Where memory is short, no more is locked than will be used.
         """
         for length in (sequence.num_tokens, sequence.match_limit):
-            match = self.cache.acquire(sequence.tokens[:length])
+            match = self.cache.acquire(sequence.keys(length))
             needed = sequence.num_tokens - min(len(match.slots), sequence.match_limit)
             if self.running:
                 needed += _DECODE_RESERVE * (len(self.running) + 1) + owed_slots
@@ -295,6 +380,9 @@ class Scheduler:
                 return match
             self.cache.release(match.node)
         return None
+
+    def _give_keys(self, sequence: Sequence) -> None:
+        sequence.seams = self.cache.seams if sequence.layout.sections else None
 
     # -- memory --
 
@@ -348,7 +436,7 @@ class Scheduler:
             return  # the tree has all this and more: it will be taken from there in one go, and no node is cut
         slots = self.table.read(sequence.row, 0, sequence.num_computed)
         node, num_existing, existing_slots = self.cache.insert(
-            sequence.tokens[: sequence.num_computed],
+            sequence.keys(sequence.num_computed),
             slots,
             start=sequence.num_shared,
             tail=sequence.tail,

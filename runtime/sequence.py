@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.handle import RequestHandle
@@ -14,6 +15,7 @@ from lmnb.runtime.prefix_cache import Tokens
 from lmnb.runtime.radix_cache import RadixNode
 from lmnb.runtime.request import Completion, Request, TokenEvent, TokenLogprob
 from lmnb.runtime.sampler import SamplerRow
+from lmnb.runtime.seam_keys import SeamKeys
 from lmnb.runtime.stopping import OutputStream
 
 
@@ -41,6 +43,8 @@ class Sequence:
         self.next_token: int | None = None  # the one token that the next step may choose
         self.unscored: int | None = None  # the first forced token whose log-probability is still to come
         self.held: TokenEvent | None = None  # tells of forced tokens, once their log-probabilities are there
+        self.layout = request.layout
+        self.seams: SeamKeys | None = None  # the cache's, once the scheduler knows the sequence
         self.num_prompt = len(request.input_ids)
         self.num_tokens = self.num_prompt
         self.num_pending = 0
@@ -74,6 +78,20 @@ class Sequence:
     def token_at(self, position: int) -> int:
         """One token's id; -1 while it is on its way."""
         return int(self._tokens[position])
+
+    def keys(self, count: int) -> Tokens:
+        """int32 [count]: what the first tokens are called in the radix cache."""
+        tokens = self._tokens[:count]
+        return tokens if self.seams is None else self.seams.keys(tokens, self.layout)
+
+    def positions(self, start: int, end: int) -> NDArray[np.int64]:
+        """Rotary positions of the tokens [start, end)."""
+        positions = np.arange(start, end, dtype=np.int64)
+        for section in self.layout.sections:
+            first = max(section.start, start)
+            if first < end:
+                positions[first - start :] = np.arange(first, end) + (section.position - section.start)
+        return positions
 
     @property
     def is_decoding(self) -> bool:

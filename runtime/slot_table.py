@@ -9,15 +9,17 @@ from lmnb.runtime.kv_pool import Slots
 
 
 class SlotTable:
-    """`num_rows` rows that grow in length together, by doubling, up to `max_columns`.
+    """`num_rows` rows, and behind them `num_extra` that are nobody's: whoever makes a step may write there what it
+    needs for that step. They grow in length together, by doubling, up to `max_columns`.
 
     `moved`: the ranges (row, start, end) that were written, other than for a step's own tokens. Whoever mirrors
     the table on a device copies and clears them; without one, they stay None.
     """
 
-    def __init__(self, num_rows: int, max_columns: int) -> None:
+    def __init__(self, num_rows: int, max_columns: int, *, num_extra: int = 0) -> None:
+        self.num_rows = num_rows
         self.moved: list[tuple[int, int, int]] | None = None
-        self._table: NDArray[np.int64] = np.zeros((num_rows, min(1024, max_columns)), dtype=np.int64)
+        self._table: NDArray[np.int64] = np.zeros((num_rows + num_extra, min(1024, max_columns)), dtype=np.int64)
         self._max_columns = max_columns
         self._free = list(range(num_rows - 1, -1, -1))
 

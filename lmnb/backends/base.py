@@ -226,11 +226,16 @@ class ResumableContext(Protocol):
 class ConcatenatingContext(Protocol):
     """What a context can do besides if its backend's capabilities include `concatenates_caches`."""
 
-    async def concatenate(self, branches: Sequence[Context], offsets: Sequence[int] | None) -> None:
-        """Add what each branch holds beyond this prompt (of which all are forks) by joining caches as they are.
+    def fork_moved(self, offset: int) -> Context:
+        """A fork whose own tokens will stand `offset` positions further on than they would."""
+        ...
 
-        The branches have not attended to each other, so this approximates the exact prompt. `offsets`: by how many
-        positions each branch was moved when it was forked, if the program has asked for that.
+    async def concatenate(self, branches: Sequence[Context], *, owner: Owner, cancel: CancelToken) -> None:
+        """Add what each branch has said since it was forked from here, by joining caches as they are: at the
+        branch's own positions. What follows stands behind the one that reaches furthest.
+
+        The branches have not attended to each other, so this approximates the exact prompt. A cancel ends it early;
+        the prompt is then longer all the same.
         """
         ...
 

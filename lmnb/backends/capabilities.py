@@ -44,8 +44,8 @@ class Capabilities:
     `speculation`: `num_api_spec_tokens` saves calls here (a local engine reuses its cache instead).
     `grammar_options`: JSON may be loose, and a grammar library may be named.
     `token_lens`: contexts can tell the tokens of their prompt (`TokenContext`). `concatenates_caches`: they can join
-    branches by their caches (`ConcatenatingContext`). `resumes`: they can go on from any token of what was generated
-    (`ResumableContext`).
+    branches by their caches, and move a branch's positions (`ConcatenatingContext`). `resumes`: they can go on from any
+    token of what was generated (`ResumableContext`).
     `sampling`: the parameters that reach the model, besides `temperature` and `max_tokens`.
     """
 

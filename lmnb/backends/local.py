@@ -38,6 +38,7 @@ _CAPABILITIES = Capabilities(
     grammar_options=True,
     token_lens=True,
     resumes=True,
+    concatenates_caches=True,
     cancel="at once",
     continues_turn=True,
     data_is_text=True,

@@ -11,17 +11,32 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owner, PromptToken, Scores, TokenSource
+from lmnb.backends.base import (
+    CancelToken,
+    ChoiceScore,
+    Context,
+    Delta,
+    Generation,
+    Owner,
+    PromptToken,
+    Scores,
+    TokenSource,
+)
 from lmnb.backends.engine_task import EngineTask
+from lmnb.backends.joined_prompt import Prompt, joined
 from lmnb.backends.scoring import ChoicePlan, plan_choices
 from lmnb.backends.templates import ChatTemplate
 from lmnb.backends.token_codec import TokenCodec
 from lmnb.backends.token_stream import TokenStream
 from lmnb.errors import ArgumentError, CancelledError, TemplateError
+from lmnb.runtime.prompt_layout import PLAIN, PromptLayout, Section, merged
 from lmnb.runtime.request import Completion, FinishEvent, Request, SamplingParams, TokenEvent
 
 if TYPE_CHECKING:
     from lmnb.runtime.engine import Engine
+
+
+_NOTHING = SamplingParams(max_new_tokens=0)
 
 
 @dataclass(frozen=True)
@@ -87,6 +102,8 @@ class LocalContext:
         self._history: tuple[str, ...] = ()
         self._role: str | None = None
         self._num_committed = 0
+        self._layout = PLAIN
+        self._forked_ids: tuple[int, ...] = ()  # the prompt it was forked with
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -134,16 +151,20 @@ class LocalContext:
         twin._history = self._history
         twin._role = self._role
         twin._num_committed = self._num_committed
+        twin._layout = self._layout
+        twin._forked_ids = self._stream.ids
         return twin
 
     def checkpoint(self) -> Callable[[], LocalContext]:
         """See `ResumableContext.checkpoint`: notes a place, and copies nothing until it is gone back to."""
         mark, history, role = self._stream.mark(), self._history, self._role
+        layout, forked_ids = self._layout, self._forked_ids
 
         def restore() -> LocalContext:
             twin = self.fork()
             twin._stream = self._stream.at(mark)
             twin._history, twin._role = history, role
+            twin._layout, twin._forked_ids = layout, forked_ids
             twin._num_committed = 0
             return twin
 
@@ -153,11 +174,37 @@ class LocalContext:
         """See `ResumableContext.encode_more`."""
         return tuple(self._served.codec.encode_inside(text))
 
+    def fork_moved(self, offset: int) -> LocalContext:
+        """See `ConcatenatingContext.fork_moved`."""
+        twin = self.fork()
+        start = len(twin._stream)
+        position = twin._layout.end_position(start) + offset
+        if position < 0:
+            raise ArgumentError(f"position_ids_offset {offset} would move a branch before the prompt's beginning")
+        twin._stream.append_fixed((), ())
+        twin._layout = PromptLayout.of([*twin._layout.sections, Section(start, position, merged([(0, start)]))])
+        return twin
+
+    async def concatenate(self, branches: Sequence[Context], *, owner: Owner, cancel: CancelToken) -> None:
+        """See `ConcatenatingContext.concatenate`. The branches are computed where they are not; the joined prompt
+        copies their keys and values when something is first asked of it."""
+        contexts = [branch for branch in branches if isinstance(branch, LocalContext)]
+        await asyncio.gather(*(context.commit(owner=owner, cancel=cancel) for context in contexts))
+        mine = self._prompt
+        whole = joined(mine, [(context._prompt, context._forked_ids) for context in contexts], self._served.codec)
+        count = len(mine.ids)
+        self._stream.append_fixed(whole.ids[count:], whole.sources[count:])
+        self._layout = whole.layout
+
+    @property
+    def _prompt(self) -> Prompt:
+        return Prompt(self._stream.ids, self._stream.sources, self._layout)
+
     async def commit(self, *, owner: Owner, cancel: CancelToken) -> None:
         """See `Context.commit`: a request for no tokens, which leaves the prompt in the radix cache."""
         if len(self._stream) == self._num_committed or cancel.cancelled:
             return
-        request = Request(input_ids=self.prompt_ids, sampling=SamplingParams(max_new_tokens=0), owner=owner)
+        request = self._request(self.prompt_ids, _NOTHING, owner)
         finish = await EngineTask(self._served.engine, request, cancel).finish()
         if finish.error is not None:
             raise finish.error
@@ -186,13 +233,7 @@ class LocalContext:
             num_tokens = len(event.token_ids) - event.num_replaced
             on_delta(Delta(event.text, num_tokens, event.logprobs, event.origin, event.token_ids, event.num_replaced))
 
-        request = Request(
-            input_ids=self.prompt_ids,
-            begun_ids=begun,
-            sampling=self._served.sampling(params),
-            logprob_start=logprob_start,
-            owner=owner,
-        )
+        request = self._request(self.prompt_ids, self._served.sampling(params), owner, logprob_start, begun=begun)
         finish = await EngineTask(self._served.engine, request, cancel, pass_on).finish()
         self._adopt(finish.completion)
         if finish.error is not None:
@@ -210,7 +251,10 @@ class LocalContext:
         bos = self._served.codec.tokenizer.bos_ids
         requests = [self._choice_request(plan, owner) for plan in plans]
         if unconditional:
-            requests += [_scoring_request(bos + plan.choice_ids, len(bos), owner) for plan in plans]
+            requests += [
+                Request(input_ids=bos + plan.choice_ids, logprob_start=len(bos), sampling=_NOTHING, owner=owner)
+                for plan in plans
+            ]
         completions = await self._run_all(requests, cancel)
         scores = []
         for index, (choice, plan) in enumerate(zip(choices, plans, strict=True)):
@@ -237,7 +281,29 @@ class LocalContext:
         before = () if plan.ids[: len(bos)] == bos else bos
         if not before and plan.start == 0:
             before = self._served.start_ids
-        return _scoring_request(before + plan.ids, len(before) + plan.start, owner)
+        return self._request(before + plan.ids, _NOTHING, owner, len(before) + plan.start, len(before))
+
+    def _request(
+        self,
+        ids: tuple[int, ...],
+        sampling: SamplingParams,
+        owner: Owner,
+        logprob_start: int | None = None,
+        num_before: int | None = None,
+        begun: tuple[int, ...] = (),
+    ) -> Request:
+        """A request for this prompt, whose own tokens begin behind `num_before` (by default: what `prompt_ids`
+        puts there)."""
+        if num_before is None:
+            num_before = len(ids) - len(self._stream)
+        return Request(
+            input_ids=ids,
+            begun_ids=begun,
+            sampling=sampling,
+            logprob_start=logprob_start,
+            owner=owner,
+            layout=self._layout.behind(num_before),
+        )
 
     async def _run_all(self, requests: Sequence[Request], cancel: CancelToken) -> list[Completion]:
         """All at once: they share their prefix in the cache. The first failure cancels the others."""
@@ -264,10 +330,6 @@ class LocalContext:
             kept, text = (), ""
         self._stream.append_ids(kept)
         self._stream.append(completion.text[len(text) :], source="generated")
-
-
-def _scoring_request(ids: tuple[int, ...], start: int, owner: Owner) -> Request:
-    return Request(input_ids=ids, logprob_start=start, sampling=SamplingParams(max_new_tokens=0), owner=owner)
 
 
 def _generation(completion: Completion) -> Generation:

@@ -49,14 +49,14 @@ class Broken:
 class ScriptedCall:
     """One call that a program made: `prompt` is the state's whole text at that moment."""
 
-    kind: Literal["generate", "score", "commit", "concatenate"]
+    kind: Literal["generate", "score", "commit", "fork", "concatenate"]
     prompt: str
     owner: Owner | None = None
     params: SamplingParams | None = None
     choices: tuple[str, ...] = ()
     images: tuple[Picture, ...] = ()  # in the prompt, each where it says "<image>"
     begun: str = ""  # what an earlier generation had said, which this one goes on from
-    offsets: tuple[int, ...] | None = None
+    offset: int = 0
 
 
 Reply = str | BaseException | Broken
@@ -297,10 +297,15 @@ class ScriptedContext:
         """The numbers of the words."""
         return tuple(map(self.backend.number, _TOKEN.findall(text)))
 
-    async def concatenate(self, branches: Sequence[Context], offsets: Sequence[int] | None) -> None:
+    def fork_moved(self, offset: int) -> ScriptedContext:
+        """Note by how much, and fork."""
+        self.backend.record(ScriptedCall("fork", self.prompt, offset=offset))
+        return self.fork()
+
+    async def concatenate(self, branches: Sequence[Context], *, owner: Owner, cancel: CancelToken) -> None:
         """Note the call, and go on with the branches' own texts."""
         mine, num_images = self.prompt, len(self._images)
-        self.backend.record(ScriptedCall("concatenate", mine, offsets=None if offsets is None else tuple(offsets)))
+        self.backend.record(ScriptedCall("concatenate", mine, owner))
         for branch in branches:
             assert isinstance(branch, ScriptedContext)
             self._parts.append((branch.prompt.removeprefix(mine), "given"))

@@ -42,6 +42,7 @@ class TokenStream:
     def __init__(self, codec: TokenCodec) -> None:
         self._codec = codec
         self._ids: list[int] = []
+        self._tuple: tuple[int, ...] | None = ()  # of them, which forks share
         self._run = 0  # index of the run's first token
         self._run_continues = False  # the run is not as the tokenizer would start a text
         self._own_space = False  # the run's text begins with a space by itself
@@ -58,7 +59,9 @@ class TokenStream:
     @property
     def ids(self) -> tuple[int, ...]:
         """The tokens so far."""
-        return tuple(self._ids)
+        if self._tuple is None:
+            self._tuple = tuple(self._ids)
+        return self._tuple
 
     @property
     def sources(self) -> tuple[TokenSource, ...]:
@@ -78,6 +81,7 @@ class TokenStream:
         """An independent copy."""
         twin = TokenStream(self._codec)
         twin._ids = self._ids.copy()
+        twin._tuple = self._tuple
         twin._run = self._run
         twin._run_continues = self._run_continues
         twin._own_space = self._own_space
@@ -105,6 +109,7 @@ class TokenStream:
         for start, ids, sources in reversed(self._changes[mark.num_changes :]):
             twin._ids[start:], twin._sources[start:] = ids, sources
         del twin._ids[mark.length :], twin._sources[mark.length :]
+        twin._tuple = None
         twin._run, twin._run_continues, twin._own_space = mark.run, mark.run_continues, mark.own_space
         twin._generated, twin._trusted_tail = mark.generated, mark.trusted_tail
         return twin
@@ -115,6 +120,7 @@ class TokenStream:
         if not text:
             return
         text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates are no text: they become "?"
+        self._tuple = None
         self._changed = len(self._ids)
         if trusted:
             self._append_trusted(text)
@@ -127,6 +133,7 @@ class TokenStream:
         """Add generated tokens exactly as they are."""
         if not ids:
             return
+        self._tuple = None
         self._changed = len(self._ids)
         for token_id in ids:
             if len(self._ids) == self._run:
@@ -138,6 +145,15 @@ class TokenStream:
         self._generated = len(self._ids)
         self._trusted_tail = ""
         self._note("generated")
+
+    def append_fixed(self, ids: Sequence[int], sources: Sequence[TokenSource]) -> None:
+        """Add tokens of another stream; neither they nor what is before them changes with what follows."""
+        self._tuple = None
+        self._ids += ids
+        self._sources += sources
+        self._start_run(continues=True)
+        self._generated = len(self._ids)
+        self._trusted_tail = ""
 
     def _note(self, source: TokenSource) -> None:
         """All tokens from the first changed one on come from `source`."""

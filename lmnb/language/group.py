@@ -20,10 +20,9 @@ CONCATENATE = "concate_and_append"
 class ProgramStateGroup:
     """The branches of a fork, in order."""
 
-    def __init__(self, states: list[ProgramState], parent: ProgramState, offsets: list[int] | None = None) -> None:
+    def __init__(self, states: list[ProgramState], parent: ProgramState) -> None:
         self.states = states
         self.parent = parent
-        self._offsets = offsets
         self._inherited = dict(parent.variables)
         self._joined = False
 
@@ -60,7 +59,9 @@ class ProgramStateGroup:
         order, with None from a branch that did not set it. A variable of the parent's own is left alone.
         "concate_and_append": what each branch has said since the fork is said again in the parent, in order.
         With `approximate=True` the backend joins the branches' caches as they are: nothing is computed again, but
-        what branches say has not attended to what the branches before them say. Only on backends that can.
+        what a branch says has not attended to what the others say. It stays at its own positions (which
+        `fork(position_ids_offset=...)` moves), and the parent goes on behind the branch that reaches furthest. Only
+        on backends that can.
         Joining again changes nothing. The branches stay readable.
         """
         self._check_mode(mode, approximate)
@@ -92,7 +93,8 @@ class ProgramStateGroup:
             )
 
     def _bring_together(self, mode: str, approximate: bool) -> None:
-        where = f"join at line {caller_line()}"
+        line = caller_line()
+        where = f"join at line {line}"
         branches = [state.stream.branch for state in self.states]
         step = JoinStep(where, branches, mode)
         if mode == CONCATENATE:
@@ -100,7 +102,7 @@ class ProgramStateGroup:
             caches = [state.stream for state in self.states] if approximate else None
             if approximate and any(piece.kind in ("role", "role_end") for piece in pieces):
                 raise ProgramError("branches that open or close roles cannot be joined with approximate=True")
-            step = JoinStep(where, branches, mode, pieces, caches, self._offsets)
+            step = JoinStep(where, branches, mode, pieces, caches, line)
         self._joined = True
         for state in self.states:
             state.stream.submit(Step(), optional=True, ending=True)

@@ -112,17 +112,20 @@ class ProgramState:
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> ProgramStateGroup:
         """`size` branches that start with all that is in this state, and go on side by side.
 
-        Returns at once. `position_ids_offset` (one number a branch) is for a join that concatenates caches; nothing
-        else looks at it.
+        Returns at once. `position_ids_offset` (one number a branch): what a branch says stands so many positions
+        further on than it would. Backends that cannot do that take zeros only.
         """
         from lmnb.language.group import ProgramStateGroup
 
         size = arguments.fork_size(size)
         offsets = arguments.position_offsets(position_ids_offset, size)
+        backend = self.stream.backend
+        if offsets and any(offsets) and not backend.capabilities.concatenates_caches:
+            raise ProgramError(f"{backend.name} cannot move positions; leave out position_ids_offset, or give zeros")
         children = [self._child(seeds) for seeds in self._seeds.fork(size)]
         line = caller_line()
-        self._submit(ForkStep(f"fork({size}) at line {line}", [child.stream for child in children], line))
-        return ProgramStateGroup(children, self, None if offsets is None else list(offsets))
+        self._submit(ForkStep(f"fork({size}) at line {line}", [child.stream for child in children], line, offsets))
+        return ProgramStateGroup(children, self)
 
     @contextmanager
     def copy(self, position_ids_offset: list[int] | None = None) -> Iterator[ProgramState]:

@@ -134,12 +134,15 @@ class SetStep(Step):
 
 
 class ForkStep(Step):
-    """Starts children with all that the stream has said."""
+    """Starts children with all that the stream has said; `offsets` moves the positions of what they say."""
 
-    def __init__(self, where: str, children: Sequence[Stream], line: int | None = None) -> None:
+    def __init__(
+        self, where: str, children: Sequence[Stream], line: int | None = None, offsets: Sequence[int] | None = None
+    ) -> None:
         super().__init__(where)
         self.children = children
         self.line = line
+        self.offsets = offsets or (0,) * len(children)
 
     def bind(self, stream: Stream) -> None:
         """Number the children's branches."""
@@ -153,8 +156,8 @@ class ForkStep(Step):
         assert stream.context is not None
         if len(self.children) > 1 and stream.text:
             await stream.context.commit(owner=stream.branch.owner(None, self.line), cancel=stream.branch.cancel)
-        for child in self.children:
-            child.adopt(stream)
+        for child, offset in zip(self.children, self.offsets, strict=True):
+            child.adopt(stream, offset=offset)
         self._open()
 
     def skip(self, stream: Stream, failure: Failure) -> None:
@@ -182,14 +185,14 @@ class JoinStep(Step):
         mode: str,
         pieces: Sequence[Piece] = (),
         caches: Sequence[Stream] | None = None,
-        offsets: Sequence[int] | None = None,
+        line: int | None = None,
     ) -> None:
         super().__init__(where)
         self.branches = branches
         self.mode = mode
         self.pieces = pieces
         self.caches = caches
-        self.offsets = offsets
+        self.line = line
 
     async def run(self, stream: Stream) -> None:
         """Replay."""
@@ -198,7 +201,9 @@ class JoinStep(Step):
         stream.publish(BranchesJoined(here.id, joined, self.mode))
         if self.caches is not None:
             contexts = [cache.context for cache in self.caches if cache.context is not None]
-            await cast(ConcatenatingContext, stream.context).concatenate(contexts, self.offsets)
+            await cast(ConcatenatingContext, stream.context).concatenate(
+                contexts, owner=here.owner(None, self.line), cancel=here.cancel
+            )
             for piece in self.pieces:
                 stream.take_over(piece)
             return

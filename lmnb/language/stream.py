@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from lmnb.backends.base import Backend, Context, SeeingContext
+from lmnb.backends.base import Backend, ConcatenatingContext, Context, SeeingContext
 from lmnb.backends.images import Picture
 from lmnb.language.branch import Branch, linked_token
 from lmnb.language.events import ImageAdded, RoleClosed, RoleOpened, RunEvent, TextAppended, TokensGenerated
@@ -126,10 +126,14 @@ class Stream:
 
     # The loop
 
-    def adopt(self, parent: Stream, *, close_role: bool = False) -> None:
-        """Start with all that `parent` has said. `close_role` closes a role that a cancel has left open."""
+    def adopt(self, parent: Stream, *, offset: int = 0, close_role: bool = False) -> None:
+        """Start with all that `parent` has said, and go on `offset` positions further on. `close_role` closes a role
+        that a cancel has left open."""
         assert parent.context is not None
-        self.context = parent.context.fork()
+        if offset:
+            self.context = cast(ConcatenatingContext, parent.context).fork_moved(offset)
+        else:
+            self.context = parent.context.fork()
         self.messages = list(parent.messages)
         self.role = parent.role
         self.role_parts = list(parent.role_parts)

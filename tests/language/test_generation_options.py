@@ -86,11 +86,13 @@ def test_caches_are_concatenated_only_where_the_backend_says_so() -> None:
     s += "|" + sgl.gen("y")
     assert s.text() == "shared a okb ok|ok"
     assert backend.prompts()[-1] == "shared a okb ok|"
-    (call,) = [call for call in backend.calls if call.kind == "concatenate"]
-    assert (call.prompt, call.offsets) == ("shared ", (0, 5))
+    asked = [(call.kind, call.prompt, call.offset) for call in backend.calls if call.kind in ("fork", "concatenate")]
+    assert asked == [("fork", "shared ", 5), ("concatenate", "shared ", 0)]
 
     exact = open_state(ScriptedBackend())
-    group = exact.fork(2, position_ids_offset=[0, 5])
+    with pytest.raises(ProgramError, match="cannot move positions"):
+        exact.fork(2, position_ids_offset=[0, 5])
+    group = exact.fork(2, position_ids_offset=[0, 0])
     with pytest.raises(ProgramError, match="exact attention"):
         group.join("concate_and_append", approximate=True)
     with pytest.raises(ArgumentError, match="approximate"):

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from model_support import random_model
+from model_support import masked_logits, random_model
 from small_tokenizers import small_tokenizer
 
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.loading import LoadedModel, load_model
+from lmnb.runtime.prompt_layout import PromptLayout, Section
 from lmnb.runtime.request import Completion, Request, SamplingParams
 
 DEVICE = os.environ.get("LMNB_TEST_DEVICE", "cpu")
@@ -146,5 +147,32 @@ def test_a_plan_too_large_for_a_graph_runs_without_one(models: tuple[Any, Loaded
     assert [completion.token_ids for completion in run(engine, batch[-1:], True)] == [
         generate(theirs, ids) for ids in batch[-1:]
     ]
+    engine.check_integrity()
+    engine.close()
+
+
+@pytest.mark.parametrize("config", [{}, {"prefill_chunk": 16}] if ON_GPU else [{"prefill_chunk": 16}])
+def test_joined_prompts_see_what_their_layout_says(models: tuple[Any, LoadedModel], config: dict[str, Any]) -> None:
+    theirs, loaded = models
+    theirs.to(DEVICE)
+    if theirs.config.model_type == "mistral":
+        pytest.skip("transformers takes no mask of ours for a window")
+    engine = make_engine(loaded, config)
+    stem, first, second, tail = (ids[:count] for ids, count in zip(prompts()[:4], (20, 9, 12, 2), strict=True))
+    n, prompt = len(stem), stem + first + second + tail
+    moved = PromptLayout.of([Section(n, n + 30, ((0, n),))])
+    layout = PromptLayout.of(
+        [Section(n, n, ((0, n),)), Section(n + 9, n + 30, ((0, n),)), Section(n + 21, n + 42, ((0, n + 21),))]
+    )
+    plain = SamplingParams(temperature=0, max_new_tokens=0)
+    sampling = SamplingParams(temperature=0, max_new_tokens=NUM_TOKENS, ignore_eos=True)
+    if config.get("prefill_chunk"):  # cached: it is copied
+        engine.submit(Request(input_ids=stem + second, sampling=plain, layout=moved)).result()
+    asked = [Request(input_ids=prompt, sampling=sampling, layout=layout), Request(input_ids=prompt, sampling=sampling)]
+    for _ in range(2):
+        for each, handle in [(each, engine.submit(each)) for each in asked]:
+            tokens = handle.result().token_ids
+            rows = masked_logits(theirs, prompt + tokens[:-1], each.layout)[len(prompt) - 1 :]
+            assert rows.argmax(-1).tolist() == list(tokens)
     engine.check_integrity()
     engine.close()

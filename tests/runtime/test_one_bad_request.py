@@ -49,15 +49,15 @@ def break_lookup(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def break_prefill(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = engine._loop.scheduler
-    row = scheduler._row
+    row = scheduler._add_row
 
-    def second_chunk(sequence: Any, count: int) -> Any:
-        result = row(sequence, count)
+    def second_chunk(rows: list[Any], sequence: Any, count: int) -> Any:
+        result = row(rows, sequence, count)
         if is_bad(sequence.tokens) and sequence.num_computed > 0:
             raise RuntimeError("broken on purpose")
         return result
 
-    monkeypatch.setattr(scheduler, "_row", second_chunk)
+    monkeypatch.setattr(scheduler, "_add_row", second_chunk)
 
 
 def break_tokens(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

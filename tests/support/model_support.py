@@ -10,6 +10,7 @@ from small_tokenizers import small_tokenizer
 from torch import Tensor
 
 from lmnb.runtime.batch import ForwardBatch, Model
+from lmnb.runtime.prompt_layout import PromptLayout
 
 NUM_SLOTS = 4096
 SIZES: dict[str, Any] = {
@@ -104,6 +105,24 @@ def reference_logits(model: Any, ids: list[int]) -> Tensor:
     """transformers' logits [len(ids), vocab] of one sequence, float32."""
     with torch.no_grad():
         logits: Tensor = model(torch.tensor([ids])).logits[0].float()
+    return logits
+
+
+def masked_logits(model: Any, prompt: tuple[int, ...], layout: PromptLayout) -> Tensor:
+    """Logits [len(prompt), vocab] from transformers, with the mask and positions that the layout means."""
+    n = len(prompt)
+    seen = torch.zeros(n, n, dtype=torch.bool)
+    positions = torch.zeros(n, dtype=torch.long)
+    for i in range(n):
+        section = layout.section_at(i)
+        for a, b in (*section.sees, (section.start, i + 1)):
+            seen[i, a:b] = True
+        positions[i] = section.position + i - section.start
+    mask = torch.zeros(n, n).masked_fill(~seen, float("-inf"))[None, None]
+    with torch.no_grad():
+        at = model.device
+        out = model(torch.tensor([prompt]).to(at), attention_mask=mask.to(at), position_ids=positions[None].to(at))
+    logits: Tensor = out.logits[0].float().cpu()
     return logits
 
 
