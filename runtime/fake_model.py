@@ -71,7 +71,9 @@ class FakeModel:
             first = length - (end - begin)
             assert positions[first:].tolist() == batch.positions[begin:end].tolist()
             seen = (first + 1 + flat - begin for flat in range(begin, end) if flat in wanted)
-            logits.extend(self.predict(ids[:count].tolist(), positions[:count].tolist()) for count in seen)
+            for count in seen:
+                places = () if self.plain else (positions[:count].tolist(),)
+                logits.append(self.predict(ids[:count].tolist(), *places))
         return torch.stack(logits) if logits else torch.empty(0, self.vocab_size)
 
     def predict(self, ids: list[int], positions: list[int] | None = None) -> Tensor:

@@ -124,3 +124,94 @@ def test_a_small_pool_under_many_branches(model: FakeModel) -> None:
     with Runtime(LoadedModel(model, TOKENIZER), pool_tokens=8192) as runtime:
         roomy = forks.run(24, 60, backend=runtime)
         assert texts == [branch["x"] for branch in roomy.branches]
+
+
+@pytest.fixture
+def moving() -> Iterator[Runtime]:
+    """A runtime on the fake model that tells positions apart."""
+    model = FakeModel(TOKENIZER.vocab_size, plain=False)
+    with Runtime(LoadedModel(model, TOKENIZER), pool_tokens=4096) as runtime:
+        yield runtime
+        runtime._engine().check_integrity()
+        status = runtime.status()
+        assert status.free_tokens + status.cached_tokens == status.pool_tokens
+
+
+@sgl.function
+def documents(s, texts: list[str], offsets: list[int] | None, approximate: bool):  # type: ignore[no-untyped-def]
+    s += "Documents begin.\n"
+    branches = s.fork(len(texts), position_ids_offset=offsets)
+    branches += [text + "\n" for text in texts]
+    branches += sgl.gen("note", max_tokens=4, temperature=0, ignore_eos=True)
+    branches.join("concate_and_append", approximate=approximate)
+    s += "Documents end." + sgl.gen("x", max_tokens=8, temperature=0, ignore_eos=True)
+    s += " And on" + sgl.select("y", ["one way", "another"])
+    s.branches = branches
+
+
+TEXTS = ["the first one", "the second", "a third document"]
+
+
+def test_a_join_of_caches_says_the_same_and_computes_nothing_again(moving: Runtime) -> None:
+    exact = documents.run(TEXTS, None, False, backend=moving)
+    exact.sync()
+    approximate = documents.run(TEXTS, None, True, backend=moving)
+    notes = [branch["note"] for branch in approximate.branches]
+    assert notes == [branch["note"] for branch in exact.branches]
+    said = "Documents begin.\n" + "".join(f"{text}\n{note}" for text, note in zip(TEXTS, notes, strict=True))
+    for state in (exact, approximate):
+        assert state.text() == f"{said}Documents end.{state['x']} And on{state['y']}"
+        assert moving.decode(state.stream.context.token_ids) == state.text()
+    assert approximate["x"] != exact["x"]
+    meta = approximate.get_meta_info("x")
+    assert meta is not None
+    assert meta["prompt_tokens"] - meta["cached_tokens"] == len("Documents end.")
+    again = documents.run(TEXTS, None, False, backend=moving)
+    assert (again["x"], again["y"]) == (exact["x"], exact["y"])
+
+
+def test_positions_are_moved_with_and_without_a_join(moving: Runtime) -> None:
+    offsets = [0, 200, 400]
+    plain = documents.run(TEXTS, None, False, backend=moving)
+    moved = documents.run(TEXTS, offsets, False, backend=moving)
+    notes = [[branch["note"] for branch in state.branches] for state in (plain, moved)]
+    assert notes[0][0] == notes[1][0]
+    assert notes[0][1] != notes[1][1]
+    assert notes[0][2] != notes[1][2]
+    near, far = (documents.run(TEXTS, each, True, backend=moving) for each in ([0, 40, 80], offsets))
+    assert near["x"] != far["x"]
+    again = documents.run(TEXTS, offsets, True, backend=moving)
+    assert (again["x"], again["y"]) == (far["x"], far["y"])
+    meta = again.get_meta_info("x")
+    assert meta is not None
+    assert meta["prompt_tokens"] - meta["cached_tokens"] == 1
+
+
+def test_a_join_of_caches_in_a_small_pool() -> None:
+    model = FakeModel(TOKENIZER.vocab_size, plain=False)
+    texts = []
+    for pool_tokens in (260, 8192):
+        with Runtime(LoadedModel(model, TOKENIZER), pool_tokens=pool_tokens, prefill_chunk=32) as runtime:
+            states = [documents.run([*TEXTS, str(i)], None, True, backend=runtime) for i in range(6)]
+            texts.append([state.text() for state in states])
+            runtime._engine().check_integrity()
+    assert texts[0] == texts[1]
+
+
+def test_a_join_of_caches_inside_a_turn_and_after_a_cancel(moving: Runtime) -> None:
+    @sgl.function
+    def turn(s, tokens: int):  # type: ignore[no-untyped-def]
+        with s.user():
+            s += "Compare: "
+            branches = s.fork(2)
+            branches += [" apples\n", " pears\n"]
+            branches.join("concate_and_append", approximate=True)
+        s += sgl.assistant(sgl.gen("x", max_tokens=tokens, temperature=0, ignore_eos=True))
+
+    state = turn.run(4000, backend=moving)
+    stream = state.text_iter("x")
+    next(stream)
+    state.run.cancel()
+    assert state.run.wait(timeout=5)
+    assert state.messages()[0] == {"role": "user", "content": "Compare:  apples\n pears\n"}
+    assert state["x"].startswith(turn.run(4, backend=moving)["x"].rstrip("\ufffd"))
