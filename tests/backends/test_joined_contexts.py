@@ -210,3 +210,23 @@ def test_a_cancelled_join_is_still_as_long(runtime: Runtime) -> None:
     cancel.cancel()
     asyncio.run(parent.concatenate([branch, branch], owner=OWNER, cancel=cancel))
     assert runtime.decode(parent.token_ids) == "stem one one "
+
+
+def test_a_place_before_a_join_or_after_it_can_be_gone_back_to(runtime: Runtime) -> None:
+    parent = runtime.new_context()
+    parent.append("stem ")
+    before = parent.checkpoint()
+    branches = [parent.fork(), parent.fork()]
+    branches[0].append("one ")
+    branches[1].append("two ")
+    join(parent, *branches)
+    parent.append("tail")
+    after = parent.checkpoint()
+    layout = parent._layout
+    generate(parent, max_new_tokens=3, ignore_eos=True)
+    parent.append("more")
+    assert (before()._layout.sections, runtime.decode(before().token_ids)) == ((), "stem ")
+    there = after()
+    assert (there._layout, runtime.decode(there.token_ids)) == (layout, "stem one two tail")
+    text = expected(runtime, there, 4)
+    assert generate(there, max_new_tokens=4, ignore_eos=True).text == text
