@@ -92,7 +92,7 @@ class EngineLoop:
         self.scheduler = Scheduler(limits, self._pool, self._cache)
         self.control = CacheControl(self.scheduler)
         self._masks = MaskWorker(model.vocab_size)
-        self._jumps = JumpForward(tokenizer, enabled=limits.jump_forward, plain=limits.plain_masks)
+        self._jumps = JumpForward(tokenizer, model.vocab_size, enabled=limits.jump_forward, plain=limits.plain_masks)
         sampler = Sampler(min(tokenizer.vocab_size, model.vocab_size))
         self._executor = make_executor(model, self._pool, self.scheduler, sampler, limits)
         self._overlap = limits.overlap

@@ -2,8 +2,8 @@
 
 The tokens are the tokenizer's own for the generated text and the forced text together. Where the text went over a
 token boundary that the tokenizer would not have made, the last tokens are replaced; tokens that could still merge
-with what follows are left to be sampled. So wherever the tokens sampled without it are the tokenizer's own, jumping
-changes neither them nor the text. (The idea of jumping: arXiv 2312.07104, section 4.)
+with what the grammar lets follow are left to be sampled. So wherever the tokens sampled without it are the
+tokenizer's own, jumping changes neither them nor the text. (The idea of jumping: arXiv 2312.07104, section 4.)
 Without jumps the same tokens come one step each, so that switching jumps on or off changes no token at all.
 `plan_jump` knows tokens only; `JumpForward` carries a plan out on one of the engine's sequences.
 """
@@ -11,12 +11,15 @@ Without jumps the same tokens come one step each, so that switching jumps on or 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from lmnb.errors import GrammarError
+from lmnb.runtime.next_bytes import NextBytes
 from lmnb.runtime.request import TokenEvent
-from lmnb.runtime.retokenize import Retokenizer, common_length, ends
+from lmnb.runtime.retokenize import Following, Retokenizer, common_length, ends
 from lmnb.runtime.scheduler import Scheduler
 from lmnb.runtime.sequence import Sequence as EngineSequence
 from lmnb.runtime.tokenizer import Tokenizer
@@ -31,12 +34,17 @@ class Jump:
 
 
 def plan_jump(
-    retokenizer: Retokenizer, generated: Sequence[int], forced: bytes, blocked: Collection[int], room: int
+    retokenizer: Retokenizer,
+    generated: Sequence[int],
+    forced: bytes,
+    blocked: Collection[int],
+    room: int,
+    following: Following | None = None,
 ) -> Jump | None:
     """What `forced`, the bytes that must follow the `generated` tokens, allows to be added now; None if nothing.
 
     The prompt's tokens are never touched. `blocked`: ids that must not be used. `room`: generated tokens that may be
-    added at most.
+    added at most. `following`: what may come behind `forced`.
     """
     start = retokenizer.window(generated)
     if start is None:
@@ -46,7 +54,8 @@ def plan_jump(
     text = _whole_characters(before + forced)
     if text is None or len(text.encode()) <= len(before):
         return None
-    new = retokenizer.stable(text)
+    begun = (before + forced)[len(text.encode()) :]  # a character's first bytes
+    new = retokenizer.stable(text, (lambda: begun[:1]) if begun else following)
     new = new[: next((i for i, token in enumerate(new) if token in blocked), len(new))]
     if new[: len(old)] == old:
         new = new[len(old) : len(old) + room]
@@ -86,22 +95,26 @@ def _whole_characters(data: bytes) -> str | None:
 class JumpForward:
     """Forced text for one engine. `prepare` may be called from any thread, the rest from the engine's only.
 
+    `vocab_size`: the width of the model's logits.
     `enabled`: forced tokens are added at once; else each takes a step, whose mask allows no other. `plain`: neither;
     masks allow all that the grammar does, and the model chooses how to write what is forced.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, enabled: bool, plain: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, *, enabled: bool, plain: bool = False) -> None:
         self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
         self._enabled = enabled
         self._plain = plain
         self._lock = threading.Lock()
         self._retokenizer: Retokenizer | None = None
+        self._next_bytes: NextBytes | None = None
         self._blocked = tokenizer.added_ids | tokenizer.special_ids | tokenizer.eos_ids
 
     def prepare(self) -> None:
         """Build what is needed, if that has not been done."""
         with self._lock:
             if self._retokenizer is None:
+                self._next_bytes = NextBytes(self._tokenizer, self._vocab_size)
                 self._retokenizer = Retokenizer(self._tokenizer)
 
     def jump(self, sequence: EngineSequence, scheduler: Scheduler) -> TokenEvent | None:
@@ -177,12 +190,22 @@ class JumpForward:
         return new[:-1] if copy.is_done() else new
 
     def _plan(self, sequence: EngineSequence) -> Jump | None:
-        params = sequence.request.sampling
-        if sequence.matcher is None or self._plain or self._retokenizer is None:
+        params, matcher = sequence.request.sampling, sequence.matcher
+        if matcher is None or self._plain or self._retokenizer is None:
             return None
         room = params.max_new_tokens - len(sequence.output.token_ids)
-        forced = sequence.matcher.forced() if room > 0 else b""
+        forced = matcher.forced() if room > 0 else b""
         if not forced:
             return None
         blocked = self._blocked | frozenset(params.suppress_token_ids)
-        return plan_jump(self._retokenizer, sequence.output.token_ids, forced, blocked, room)
+        following = partial(self._following, sequence, forced)
+        return plan_jump(self._retokenizer, sequence.output.token_ids, forced, blocked, room, following)
+
+    def _following(self, sequence: EngineSequence, forced: bytes) -> Collection[int] | None:
+        """What may come behind `forced`. A mask is computed for it, so it counts as the grammar's time."""
+        assert self._next_bytes is not None
+        assert sequence.matcher is not None
+        began = time.thread_time()
+        found = self._next_bytes.after(sequence.matcher, forced)
+        sequence.grammar_seconds += time.thread_time() - began
+        return found

@@ -7,11 +7,14 @@ token boundary are those of the text up to there; what pre-tokenizers add to tha
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
 from lmnb.runtime.tokenizer import Tokenizer
+
+# The first bytes of whatever may follow a text; empty: nothing may; None: anything may.
+Following = Callable[[], Collection[int] | None]
 
 _MAX_WINDOW = 1024  # tokens that are tokenized again at most
 _PUNCTUATION = frozenset(b'!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~')  # without the apostrophe, which opens contractions
@@ -63,8 +66,9 @@ class Retokenizer:
                 return start
         return 0
 
-    def stable(self, text: str) -> list[int]:
-        """The leading tokens of `text` that `encode` also gives for every longer text.
+    def stable(self, text: str, following: Following | None = None) -> list[int]:
+        """The leading tokens of `text` that `encode` also gives for every longer text, or for every longer text
+        that goes on as `following` says, which is asked only if it matters.
 
         A longer text's tokens cover `text` up to its end, or up to where a token begins that goes beyond it.
         What comes before that place is tokenized as if the text ended there. So what all such places agree on
@@ -74,33 +78,45 @@ class Retokenizer:
         if not ids:
             return []
         data = text.encode()
-        for start in self._open_starts(data):
+        for start in self._open_starts(data, following):
             other = self.encode(data[:start].decode())
             ids = ids[: _common(ids, other or [])]
             if not ids:
                 break
         return ids
 
-    def _open_starts(self, data: bytes) -> set[int]:
+    def _open_starts(self, data: bytes, following: Following | None) -> set[int]:
         """Places in `data`, between characters, up to which alone its tokens are sure."""
-        found = {_loose_start(data, joins_digits=self._joins_digits)}
+        found = _loose_start(data, None, joins_digits=self._joins_digits)
         waiting = [p for p in range(max(0, len(data) - self._longest + 1), len(data)) if self._is_beginning(data[p:])]
-        seen = set(waiting)
+        if following is not None and (waiting or found < len(data)) and (first := following()) is not None:
+            found = _loose_start(data, first, joins_digits=self._joins_digits)
+            waiting = [p for p in waiting if any(self._begins(data[p:] + bytes([byte])) for byte in first)]
+        return self._between_characters(data, waiting) | {found} - {len(data)}
+
+    def _between_characters(self, data: bytes, starts: list[int]) -> set[int]:
+        """`starts`, but for those within a character the places where the tokens that end there may begin."""
+        found = set()
+        waiting, seen = list(starts), set(starts)
         while waiting:
             start = waiting.pop()
             if data[start] & 0xC0 != 0x80:
                 found.add(start)
                 continue
-            # Within a character: some token ends here; go on from where it begins.
             for begin in range(max(0, start - self._longest), start):
                 if begin not in seen and self._is_token(data[begin:start]):
                     seen.add(begin)
                     waiting.append(begin)
-        return found - {len(data)}
+        return found
 
     def _is_beginning(self, data: bytes) -> bool:
         """Whether a token begins with `data` and is longer."""
         at = bisect_right(self._sorted, data)
+        return at < len(self._sorted) and self._sorted[at].startswith(data)
+
+    def _begins(self, data: bytes) -> bool:
+        """Whether a token begins with `data`."""
+        at = bisect_left(self._sorted, data)
         return at < len(self._sorted) and self._sorted[at].startswith(data)
 
     def _is_token(self, data: bytes) -> bool:
@@ -120,17 +136,27 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _loose_start(data: bytes, *, joins_digits: bool) -> int:
+def _loose_start(data: bytes, first: Collection[int] | None, *, joins_digits: bool) -> int:
     """Where the end of `data` begins that pre-tokenizers may group anew when text follows: white space (they keep
-    its last blank for the next word), digits (grouped by threes, sometimes from the right), contractions."""
-    start = len(data)
-    for is_loose in (_is_space, _is_digit if joins_digits else _is_never):
-        end = start
-        while end and is_loose(data[end - 1]):
-            end -= 1
-        start = min(start, end)
+    its last blank for the next word), digits (grouped by threes, sometimes from the right), contractions. `first`:
+    the bytes that may follow; None: any."""
+    if first is not None and not first:
+        return len(data)
+    others = first is None or any(byte >= 0x80 for byte in first)  # letters and digits of other scripts
+    start = _run_start(data, len(data), _is_space)
+    if joins_digits and (others or any(map(_is_digit, first or ()))):
+        start = _run_start(data, start, _is_digit)
     apostrophe = data.rfind(b"'", max(0, len(data) - _CONTRACTION))
-    return start if apostrophe < 0 else min(start, apostrophe)
+    if apostrophe >= 0 and (others or any(chr(byte).isalpha() for byte in first or ())):
+        start = min(start, apostrophe)
+    return start
+
+
+def _run_start(data: bytes, end: int, belongs: Callable[[int], bool]) -> int:
+    """Where the bytes before `end` begin that all belong together."""
+    while end and belongs(data[end - 1]):
+        end -= 1
+    return end
 
 
 def _is_space(byte: int) -> bool:
@@ -139,10 +165,6 @@ def _is_space(byte: int) -> bool:
 
 def _is_digit(byte: int) -> bool:
     return byte in b"0123456789"
-
-
-def _is_never(_byte: int) -> bool:
-    return False
 
 
 def _neighbours(tokens: Sequence[bytes]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:

@@ -316,6 +316,26 @@ def test_a_chinese_list_is_whole_characters_only() -> None:
             assert on.num_forced_tokens
 
 
+def test_only_choices_take_a_step(smollm2_tokenizer: Tokenizer) -> None:
+    """A token that may merge with other text, but not with what the grammar lets follow, is not left to the model."""
+    tokenizer = smollm2_tokenizer
+    schema = {
+        "type": "object",
+        "properties": {
+            "house": {"enum": ["Gryffindor", "Slytherin"]},
+            "year": {"type": "integer", "minimum": 1, "maximum": 7},
+        },
+        "required": ["house", "year"],
+    }
+    regex = "(oak|elm), of course; (yes|no)!"
+    with engine_of(tokenizer) as engine:
+        for constraint in (Constraint("json_schema", json.dumps(schema)), Constraint("regex", regex)):
+            for seed in range(4):
+                request = request_of(tokenizer, "Q: ", constraint, temperature=1.0, seed=seed)
+                completion = engine.submit(request).result(timeout=20)
+                assert completion.num_steps == 2, completion.text
+
+
 def test_a_whole_answer_may_be_forced() -> None:
     tokenizer = ByteTokenizer()
     model = Fluent(tokenizer)

@@ -47,6 +47,32 @@ def test_stable_tokens_stay_whatever_follows(kind: str) -> None:
     run()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_is_stable_where_it_is_known_what_may_follow(kind: str) -> None:
+    retokenizer = Retokenizer(small_tokenizer(kind))
+    gained = 0
+
+    @settings(max_examples=300, deadline=None)
+    @given(pieces(), pieces(), st.frozensets(st.sampled_from(sorted(set("".join(CORPUS).encode()))), max_size=3))
+    def run(text: str, more: str, others: frozenset[int]) -> None:
+        nonlocal gained
+        stable = retokenizer.stable(text, lambda: {*more.encode()[:1], *others})
+        gained += len(stable) - len(retokenizer.stable(text))
+        whole = retokenizer.encode(text + more)
+        if whole is not None:
+            assert whole[: len(stable)] == stable, (text, more)
+
+    run()
+    assert gained > 100
+
+
+def test_all_is_stable_where_nothing_follows(smollm2_tokenizer: Tokenizer) -> None:
+    retokenizer = Retokenizer(smollm2_tokenizer)
+    for text in ('{"a":"b"', "12 ", "it'"):
+        assert retokenizer.stable(text) != retokenizer.encode(text)
+        assert retokenizer.stable(text, frozenset) == retokenizer.encode(text)
+
+
 def test_stable_tokens_of_smollm2(smollm2_tokenizer: Tokenizer) -> None:
     retokenizer = Retokenizer(smollm2_tokenizer)
 
