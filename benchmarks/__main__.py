@@ -1,4 +1,4 @@
-"""`python -m benchmarks cpu` (or `view`, `structured`; or `gpu`, on a CUDA device): prints one JSON object."""
+"""`python -m benchmarks cpu` (or `view`, `structured`, `language`; `gpu` on a CUDA device): prints one JSON object."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import argparse
 import json
 import sys
 
-from benchmarks import cpu, gpu, structured, view
+from benchmarks import cpu, gpu, language, structured, view
 from benchmarks.harness import environment
 
-SUITES = {"cpu": cpu.measure, "view": view.measure, "gpu": gpu.measure, "structured": structured.measure}
+SUITES = {
+    "cpu": cpu.measure,
+    "view": view.measure,
+    "gpu": gpu.measure,
+    "structured": structured.measure,
+    "language": language.measure,
+}
 
 
 def main() -> None:
