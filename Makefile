@@ -7,6 +7,7 @@ CONSTRAINTS ?= constraints.txt
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
 NPM := $(shell command -v npm 2>/dev/null)
 DATABRICKS := .venv-databricks
+IPYKERNEL73 := .venv-ipykernel73
 
 # The checkout's own folder stays off sys.path: a bare `import kernels` must never find ours.
 export PYTHONSAFEPATH := 1
@@ -20,7 +21,7 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help setup setup-dev demo lab test lint format types arrows js bundle-check test-py test-e2e \
-	notebooks wheel-check test-databricks bench constraints clean clean-venv
+	notebooks wheel-check test-databricks test-kernels bench constraints clean clean-venv
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -60,7 +61,7 @@ lab: $(VENV)/.setup ## open the quickstart notebook in JupyterLab
 
 # ---- Checks, in the order in which they find things cheaply ----
 
-test: lint types arrows js bundle-check test-py test-e2e notebooks wheel-check test-databricks ## all checks and tests
+test: lint types arrows js bundle-check test-py test-e2e notebooks wheel-check test-databricks test-kernels ## all checks and tests
 	@echo "make test: all checks and tests passed"
 
 lint: $(VENV)/.setup-dev ## ruff: style and formatting
@@ -107,13 +108,20 @@ notebooks: $(VENV)/.setup-dev ## run every notebook from top to bottom
 wheel-check: $(VENV)/.setup-dev ## build the wheel through the sdist and run a program with it elsewhere
 	$(BIN)/python scripts/check_wheel.py
 
-$(DATABRICKS)/.setup: scripts/databricks.txt scripts/make_databricks_env.sh $(VENV)/.setup-dev
-	scripts/make_databricks_env.sh $(BIN)/python $(DATABRICKS)
+$(DATABRICKS)/.setup: scripts/databricks.txt scripts/make_kernel_env.sh $(VENV)/.setup-dev
+	scripts/make_kernel_env.sh $(BIN)/python $(DATABRICKS) scripts/databricks.txt
 	@touch $@
 
 test-databricks: $(DATABRICKS)/.setup ## the magics, views and quickstart on Databricks' versions
 	$(DATABRICKS)/bin/python -m pytest -m 'not e2e' tests/magics tests/widgets
 	LMNB_TEST_KERNEL_PYTHON=$(CURDIR)/$(DATABRICKS)/bin/python $(BIN)/pytest tests/e2e -k databricks
+
+$(IPYKERNEL73)/.setup: scripts/ipykernel73.txt scripts/make_kernel_env.sh $(VENV)/.setup-dev
+	scripts/make_kernel_env.sh $(BIN)/python $(IPYKERNEL73) scripts/ipykernel73.txt
+	@touch $@
+
+test-kernels: $(IPYKERNEL73)/.setup ## what matters most of the browser tests, on ipykernel 7.3
+	LMNB_TEST_KERNEL_PYTHON=$(CURDIR)/$(IPYKERNEL73)/bin/python $(BIN)/pytest -m kernels -k "not notebook" tests/e2e
 
 # `benchmarks` is run from the checkout and not installed, so here the root must be on sys.path.
 bench: $(VENV)/.setup-dev ## measure; prints JSON
@@ -129,4 +137,4 @@ clean: ## remove what was built (not the environments)
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 clean-venv: ## remove the environments
-	rm -rf $(VENV) $(DATABRICKS) node_modules
+	rm -rf $(VENV) $(DATABRICKS) $(IPYKERNEL73) node_modules

@@ -20,6 +20,15 @@ def test_cells_run_and_are_read(open_notebook, app):
     assert page.error(2) == "KeyboardInterrupt"
 
 
+@pytest.mark.kernels
+def test_the_kernel_is_the_one_under_test(open_notebook):
+    from harness.server import kernel_python
+
+    page = open_notebook("lab", ["import sys; print(sys.executable)"])
+    page.run(0)
+    assert page.stream(0).strip() == kernel_python()
+
+
 def test_requests_and_errors_are_noticed(open_notebook):
     page = open_notebook("lab", ["print(1)"])
     page.page.evaluate("() => { fetch('http://192.0.2.1/').catch(() => 0); console.error('seen') }")

@@ -35,6 +35,7 @@ def wait_for_text(page, index: int, text: str, timeout: float = 10.0) -> None:
     page.cell(index).locator(".lmnb-gen", has_text=text).first.wait_for(timeout=timeout * 1000)
 
 
+@pytest.mark.kernels
 @APPS
 def test_text_streams_and_branches_and_variables_show(open_notebook, app):
     page = open_notebook(
@@ -68,6 +69,7 @@ def test_text_streams_and_branches_and_variables_show(open_notebook, app):
     assert value.strip("'") in ("yes", "no")
 
 
+@pytest.mark.kernels
 @APPS
 def test_cancel_in_a_busy_cell(open_notebook, app):
     page = open_notebook(
@@ -98,6 +100,7 @@ def test_cancel_in_a_busy_cell(open_notebook, app):
     assert page.outputs(3)[-1]["data"]["text/plain"] == "'tok0 tok1'"
 
 
+@pytest.mark.kernels
 @APPS
 def test_interrupting_the_kernel(open_notebook, app):
     page = open_notebook(
@@ -125,6 +128,7 @@ def test_interrupting_the_kernel(open_notebook, app):
     assert page.outputs(3)[-1]["data"]["text/plain"] == "'tok0 tok1'"
 
 
+@pytest.mark.kernels
 def test_a_reload_in_the_middle_of_a_background_run(open_notebook):
     page = open_notebook(
         "lab",

@@ -135,6 +135,7 @@ def test_a_node_is_pinned_unpinned_and_evicted_by_mouse_and_keys(open_notebook, 
     tree.says(tree.frame, "The cache is empty.")
 
 
+@pytest.mark.kernels
 @APPS
 def test_what_a_run_uses_is_not_evicted_and_the_tree_says_who(open_notebook, app):
     page = open_notebook(
@@ -207,6 +208,7 @@ def test_the_past_is_played_stepped_scrubbed_and_compared(open_notebook):
     assert items.nth(1).get_attribute("aria-selected") == "true"
 
 
+@pytest.mark.kernels
 def test_two_views_agree_and_a_reload_in_the_middle_loses_nothing(open_notebook):
     page = open_notebook(
         "lab",
