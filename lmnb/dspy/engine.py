@@ -12,6 +12,7 @@ from lmnb.backends.base import Backend
 from lmnb.dspy.package import lm15
 from lmnb.dspy.translation import REPLY, as_lm15, end_of, read, response_of, unsupported
 from lmnb.language.defaults import Defaults
+from lmnb.language.expressions import Expr
 from lmnb.language.primitives import assistant, gen, role_turn
 from lmnb.language.program import Program
 from lmnb.language.state import ProgramState
@@ -158,11 +159,11 @@ class AsyncEngine:
 
 
 def _dspy(
-    s: ProgramState, turns: Sequence[tuple[str, str]], options: Mapping[str, Any], seeds: Sequence[int | None]
+    s: ProgramState, turns: Sequence[tuple[str, Expr]], options: Mapping[str, Any], seeds: Sequence[int | None]
 ) -> list[ProgramState]:
     """The program of every call. Returns the state of each sample, which has the reply."""
-    for role, text in turns:
-        s += role_turn(role, text)
+    for role, content in turns:
+        s += role_turn(role, content)
     states = [s] if len(seeds) == 1 else list(s.fork(len(seeds)))
     for state, seed in zip(states, seeds, strict=True):
         state += assistant(gen(REPLY, seed=seed, **options))

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from lmnb.dspy.package import lm15
 from lmnb.errors import LmnbError, RequestTooLongError
+from lmnb.language.expressions import Expr, ExprList, flatten
+from lmnb.language.primitives import image
 from lmnb.language.state import ProgramState
 
 REPLY = "reply"  # the variable that a call's text is kept in
 _FINISH = {"stop": "stop", "length": "length"}
 
 
-def read(request: Any) -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """A request's turns, as (role, text), and the options of its `gen`, without the seed. UnsupportedFeatureError, by
-    name, for what no backend here can do."""
+def read(request: Any) -> tuple[list[tuple[str, Expr]], dict[str, Any]]:
+    """A request's turns, as (role, content), and the options of its `gen`, without the seed. UnsupportedFeatureError,
+    by name, for what no backend here can do."""
     config = request.config
     if request.tools:
         raise unsupported("native tools, which DSPy's adapters can describe in the prompt instead", "tools")
@@ -31,12 +34,12 @@ def read(request: Any) -> tuple[list[tuple[str, str]], dict[str, Any]]:
             raise unsupported(name, f"config.{name}")
     for name in config.extensions or ():
         raise unsupported(repr(name), f"config.extensions.{name}")
-    turns = [] if request.system is None else [("system", _system(request.system))]
+    turns = [] if request.system is None else [("system", _content(request.system, "system"))]
     for index, message in enumerate(request.messages):
         role = "system" if message.role == "developer" else message.role
         if role == "tool":
             raise unsupported("results of native tool calls", f"messages[{index}]")
-        turns.append((role, _text(message.parts, f"messages[{index}]")))
+        turns.append((role, _content(message.parts, f"messages[{index}]")))
     options = {
         "max_tokens": config.max_tokens,
         "temperature": config.temperature,
@@ -52,15 +55,20 @@ def read(request: Any) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     return turns, options
 
 
-def _system(system: Any) -> str:
-    return system if isinstance(system, str) else _text(system, "system")
-
-
-def _text(parts: Sequence[Any], where: str) -> str:
-    for index, part in enumerate(parts):
-        if part.type != "text":
-            raise unsupported(f"a part of type {part.type!r}", f"{where}.parts[{index}]")
-    return "".join(part.text for part in parts)
+def _content(parts: str | Sequence[Any], where: str) -> Expr:
+    """A turn's texts and images, in order."""
+    nodes: list[Expr] = []
+    for index, part in enumerate((lm15.TextPart(parts),) if isinstance(parts, str) else parts):
+        place = f"{where}.parts[{index}]"
+        if part.type == "text":
+            nodes += flatten(part.text)
+        elif part.type != "image":
+            raise unsupported(f"a part of type {part.type!r}", place)
+        elif part.data is None and part.path is None:
+            raise unsupported("images by their address (dspy.Image.from_url gets the image itself)", place)
+        else:
+            nodes.append(image(part.path if part.data is None else base64.b64decode(part.data)))
+    return ExprList(tuple(nodes))
 
 
 def _schema(wanted: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

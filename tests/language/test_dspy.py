@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import pytest
 from context_support import fake_runtime
+from picture_support import png
 
 import lmnb
 from lmnb.backends.testing import ScriptedBackend, ScriptedCall
@@ -153,12 +154,27 @@ def test_what_cannot_be_done_is_refused_by_name(name: str):
     assert asked(lm) == []
 
 
-def test_pictures_are_refused_by_their_place():
+def test_pictures_go_to_backends_that_take_them(with_lm, tmp_path: Path):
+    (tmp_path / "red.png").write_bytes(png("red"))
+    lm = model('{"animal": "a cat"}')
+    with with_lm(lm):
+        answer = dspy.Predict("photo: dspy.Image -> animal")(photo=dspy.Image.from_path(str(tmp_path / "red.png")))
+    assert answer.animal == "a cat"
+    (call,) = asked(lm)
+    assert [picture.data for picture in call.images] == [png("red")]
+    assert "<image>" in call.prompt
+
+
+def test_parts_that_cannot_be_taken_are_refused_by_their_place():
     lm = model()
-    picture = dspy.lm15.Message.user([dspy.lm15.ImagePart(url="https://example.com/x.png")])
-    with pytest.raises(dspy.utils.exceptions.LMUnsupportedFeatureError, match="'image'") as caught:
-        lm(dspy.lm15.Request(model=lm.model, messages=(picture,)))
+    far = dspy.lm15.ImagePart(url="https://example.com/x.png")
+    with pytest.raises(dspy.utils.exceptions.LMUnsupportedFeatureError, match="from_url") as caught:
+        lm(dspy.lm15.Request(model=lm.model, messages=(dspy.lm15.Message.user([far]),)))
     assert caught.value.features == ["messages[0].parts[0]"]
+    sound = [dspy.lm15.TextPart("Listen:"), dspy.lm15.AudioPart(data="AAAA")]
+    with pytest.raises(dspy.utils.exceptions.LMUnsupportedFeatureError, match="'audio'") as caught:
+        lm(dspy.lm15.Request(model=lm.model, messages=(dspy.lm15.Message.user(sound),)))
+    assert caught.value.features == ["messages[0].parts[1]"]
 
 
 def test_wrong_options_of_the_model_itself():
