@@ -159,7 +159,7 @@ class CacheViewElement {
     const shown = place ?? model.events.length;
     if (since !== null) this._marks = model.marks(Math.max(shown, since), Math.min(shown, since));
     else this._marks = place === null ? model.marks() : model.marks(place, Math.max(0, place - this._timeline.stride));
-    if (place === null) this._tell(model.events.length);
+    if (place === null) this._tell(model.baseSeq + 1 + model.events.length);
     this._held = pinHeld(this._tree);
     this._found = null;
     if (this._query) {
