@@ -236,7 +236,7 @@ def separate_reasoning(expr: str | Expr, model_type: str) -> Expr:
     return nodes[0] if len(nodes) == 1 else ExprList(tuple(nodes))
 
 
-def image(source: Any) -> Expr:
+def image(expr: Any) -> Expr:
     """An image, for models that see: the path of a local file, an encoded file's bytes, a PIL image, or a uint8 array
     (or torch tensor) of shape (channels, height, width).
 
@@ -244,7 +244,7 @@ def image(source: Any) -> Expr:
     files are sent as they are; what else Pillow can read becomes a PNG. ArgumentError for what is no image. Adding it
     to a state whose backend reads no images raises, too.
     """
-    return picture_of(source, None)
+    return picture_of(expr, None)
 
 
 def video(path: Any, num_frames: Any) -> Expr:

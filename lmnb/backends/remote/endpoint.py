@@ -63,8 +63,7 @@ class RuntimeEndpoint:
         self.name = str(info["model_path"])
         # Newer servers tell whether their model sees; what an older one says to an image is passed on.
         self.capabilities = replace(type(self).capabilities, images=info.get("has_image_understanding") is not False)
-        self.chat_template, self._template_source = _template(chat_template_name, info)
-        self.stop = self.chat_template.stop
+        self._chat_template, self._template_source = _template(chat_template_name, info)
         self.token_texts = TokenTexts()
         self.token_usage = TokenUsage()
 
@@ -80,6 +79,22 @@ class RuntimeEndpoint:
         template = f"{self.chat_template.name} ({self._template_source})"
         where = shown_url(self.base_url)
         return f"RuntimeEndpoint({where!r}, {self.name!r}; chat template: {template}; {self.capabilities})"
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """What writes the roles of states that are made from now on. Another one can be set."""
+        return self._chat_template
+
+    @chat_template.setter
+    def chat_template(self, template: ChatTemplate) -> None:
+        if not callable(getattr(template, "begin", None)):
+            raise ArgumentError(f"a chat template is what get_chat_template(name) returns, not {template!r}")
+        self._chat_template, self._template_source = template, "set by the program"
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """The chat template's stops."""
+        return self._chat_template.stop
 
     def get_model_name(self) -> str:
         """The model's path on the server."""
