@@ -76,6 +76,10 @@ class LM(_Base):  # type: ignore[misc]  # DSPy has no types
         copied: LM = self.copy()
         return copied
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as it is saved: its name and settings, without weights and history."""
+        return LM.load_state, (self.dump_state(),)
+
     def dump_state(self) -> dict[str, Any]:
         """What a saved DSPy program says of this model: its name and the sampling, no weights."""
         settings = {name: value for name, value in self.kwargs.items() if value is not None}

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -306,6 +307,33 @@ def test_a_saved_program_finds_its_model_again(tmp_path: Path):
     assert loaded.lm("Hello") == ["found"]
     params = asked(loaded.lm)[0].params
     assert (params.temperature, params.seed, params.min_p) == (0.0, 4, 0.1)
+    assert pickle.loads(pickle.dumps(loaded.lm))("Hello") == ["found"]
+
+
+def test_optimizers_and_agents_work(with_lm):
+    def reply(call: ScriptedCall) -> str:
+        if "next_tool_name" not in call.prompt.split("Respond with a JSON object")[-1]:
+            return json.dumps({"reasoning": "counted", "answer": "3"})
+        over = "observation_0" in call.prompt
+        step = {"next_thought": "hm", "next_tool_name": "finish", "next_tool_args": {}}
+        return json.dumps(step if over else {**step, "next_tool_name": "add", "next_tool_args": {"a": 1, "b": 2}})
+
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    def right(example: Any, prediction: Any, trace: Any = None) -> bool:
+        return bool(example.answer == prediction.answer)
+
+    lm = model(reply, temperature=0.0)
+    rows = [dspy.Example(question=f"{i}?", answer="3").with_inputs("question") for i in range(4)]
+    with with_lm(lm):
+        found = dspy.ReAct("question -> answer", tools=[add])(question="What is 1 + 2?")
+        optimizer = dspy.BootstrapFewShot(metric=right, max_bootstrapped_demos=2, max_labeled_demos=2)
+        taught = optimizer.compile(dspy.ChainOfThought("question -> answer"), trainset=rows)
+        score = dspy.Evaluate(devset=rows, metric=right, num_threads=4, display_progress=False)(taught).score
+    assert found.trajectory["observation_0"] == 3
+    assert len(taught.predict.demos) == 2
+    assert score == 100
 
 
 def test_logprobs_come_back():
