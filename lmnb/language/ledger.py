@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lmnb.language.events import GenFinished, RunEvent, RunFinished, Status, TokensGenerated
+from lmnb.language.events import GenFinished, GenStarted, RunEvent, RunFinished, Status, TokensGenerated
 from lmnb.language.run import Run, on_run
 
 MILLION = 1_000_000
@@ -23,7 +23,10 @@ Price = Sequence[float]  # of a million tokens: prompt, generated, and, where it
 
 @dataclass
 class Line:
-    """Least squares through points (tokens, seconds): what one more token takes, whatever each call takes anyway."""
+    """Least squares through points (tokens, seconds): what one more token takes, whatever each call takes anyway.
+
+    Never more than a token took in the quickest call, so that calls that waited for something do not tell.
+    """
 
     count: int = 0
     x: float = 0.0
@@ -32,10 +35,11 @@ class Line:
     xy: float = 0.0
     low: float = math.inf
     high: float = -math.inf
+    best: float = math.inf  # the least y/x
 
     def add(self, x: float, y: float) -> None:
         """Add a point."""
-        self.join(Line(1, x, y, x * x, x * y, x, x))
+        self.join(Line(1, x, y, x * x, x * y, x, x, y / x))
 
     def join(self, other: Line) -> None:
         """Add another line's points."""
@@ -43,13 +47,14 @@ class Line:
         self.x, self.y = self.x + other.x, self.y + other.y
         self.xx, self.xy = self.xx + other.xx, self.xy + other.xy
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.best = min(self.best, other.best)
 
     def slope(self) -> float | None:
         """Seconds for one more token; None where the points do not tell."""
         if self.count < FEWEST or self.high - self.low < SPREAD:
             return None
         slope = (self.count * self.xy - self.x * self.y) / (self.count * self.xx - self.x * self.x)
-        return slope if slope > 0 else None
+        return min(slope, self.best) if slope > 0 else None
 
 
 @dataclass
@@ -67,14 +72,20 @@ class Account:
     seconds: float = 0.0
     status: Status = "running"
     prefill: Line = field(default_factory=Line)
+    _constrained: set[int] = field(default_factory=set)  # branches whose generation may wait for its grammar
 
     def take(self, event: RunEvent) -> None:
         """Add what an event says."""
-        if isinstance(event, GenFinished):
+        if isinstance(event, GenStarted):
+            if event.constraint is not None:
+                self._constrained.add(event.branch)
+        elif isinstance(event, GenFinished):
             self.reused += event.reused
             self.computed += event.computed
             self.generated += event.generated
-            if event.first_token_seconds is not None and event.computed:
+            timed = event.first_token_seconds is not None and event.branch not in self._constrained
+            self._constrained.discard(event.branch)
+            if timed and event.computed:
                 self.prefill.add(event.computed, _prefill_seconds(event))
         elif isinstance(event, TokensGenerated):
             self.forced += sum(part[1] for part in event.parts if len(part) > ORIGIN and part[ORIGIN] == "forced")

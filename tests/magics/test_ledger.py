@@ -91,6 +91,25 @@ def test_where_little_was_measured_nothing_is_said_of_seconds(sizes):
     assert account.saved_seconds() is None
 
 
+def test_calls_that_waited_do_not_tell_of_the_speed():
+    account = Account("1", "p", "m")
+    for computed, seconds in ((40, 0.2), (80, 0.4), (120, 9.0)):  # the last one waited for others
+        account.take(ev.GenFinished(0, "stop", None, 1000, computed, 1, seconds, seconds))
+    assert account.saved_seconds() == pytest.approx(3000 * 0.2 / 40)
+
+
+def test_a_generation_that_waits_for_its_grammar_is_not_timed():
+    account = Account("1", "p", "m")
+    for computed in (40, 80, 120):
+        account.take(ev.GenStarted(0, "x", "gen", "json_schema"))
+        account.take(ev.GenFinished(0, "stop", None, 300, computed, 1, 9.0, 9.0))
+    assert account.saved_seconds() is None
+    for computed in (40, 80, 120):
+        account.take(ev.GenStarted(0, "x", "gen"))
+        account.take(ev.GenFinished(0, "stop", None, 300, computed, 1, 0.01 * computed, 0.01 * computed))
+    assert account.saved_seconds() == pytest.approx(1800 * 0.01)
+
+
 def test_forced_tokens_are_counted_and_told():
     ledger = Ledger()
     ledger.open()
