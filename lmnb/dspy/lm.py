@@ -47,11 +47,11 @@ class LM(_Base):  # type: ignore[misc]  # DSPy has no types
         ours = {name: sampling.pop(name) for name in sorted(_OURS & set(sampling))}
         if cache and ours:
             raise ArgumentError(f"DSPy's cache cannot tell answers by {', '.join(ours)}; leave cache=True out")
-        self.backend = resolve_backend(backend)
         self._ours = ours
-        engine = Engine(self.backend, Defaults().updated(ours))
+        chosen = resolve_backend(backend)
+        engine = Engine(chosen, Defaults().updated(ours))
         super().__init__(
-            f"lmnb/{self.backend.name}",
+            f"lmnb/{chosen.name}",
             temperature=temperature,
             max_tokens=max_tokens,
             cache=cache,
@@ -60,6 +60,12 @@ class LM(_Base):  # type: ignore[misc]  # DSPy has no types
             async_engine=AsyncEngine(engine),
             **sampling,
         )
+
+    @property
+    def backend(self) -> Backend:
+        """Where it runs. Another backend is another LM."""
+        backend: Backend = self.engine.backend
+        return backend
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """The answers to a prompt, as `dspy.LM` gives them."""

@@ -292,6 +292,8 @@ def test_copies_share_the_model_and_nothing_else(with_lm):
     warmer = copy.deepcopy(lm.copy(temperature=0.7))
     assert warmer("Hello") == ['{"answer": "Paris"}']
     assert asked(lm)[-1].params.temperature == 0.7
+    with pytest.raises(AttributeError, match="backend"):
+        lm.copy(backend=ScriptedBackend("other"))
 
 
 def test_a_saved_program_finds_its_model_again(tmp_path: Path):
