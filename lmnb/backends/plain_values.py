@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -29,13 +29,15 @@ _PATTERN_OF = {pattern: name for name, (pattern, _) in PATTERNS.items()}
 
 @dataclass(frozen=True)
 class PlainValue:
-    """What a regex stands for. `name` is a dtype's, or "choices"; `choices` are the texts where there are only some."""
+    """What a constraint stands for. `name` is a dtype's, "choices" or "json_schema"; `choices` are the texts where
+    there are only some."""
 
     name: str
-    pattern: str
+    pattern: str | None  # that the text matches
     schema: dict[str, Any]
     write: Callable[[Any], str | None]  # the text of a JSON value; None if it has none
     choices: tuple[str, ...] = ()
+    definitions: dict[str, Any] = field(default_factory=dict)  # that the schema refers to
 
     def json_schema(self, prefix: str) -> Constraint:
         """An object that holds the value. Text that the turn begins with, and that an API cannot go on from, is told
@@ -46,6 +48,7 @@ class PlainValue:
             "properties": {_NAME: {**self.schema, **told}},
             "required": [_NAME],
             "additionalProperties": False,
+            **({"$defs": self.definitions} if self.definitions else {}),
         }
         return Constraint("json_schema", json.dumps(schema, ensure_ascii=False))
 
@@ -55,7 +58,7 @@ class PlainValue:
             found = self.write(json.loads(answer)[_NAME])
         except (ValueError, KeyError, TypeError, ArithmeticError):
             found = None
-        if found is None or not re.fullmatch(self.pattern, found):
+        if found is None or (self.pattern is not None and not re.fullmatch(self.pattern, found)):
             raise RemoteError(
                 f"the API was asked for a value ({self.name}) and answered {answer[:80]!r}, which has none that can be "
                 "written; ask again, or use json_schema"
@@ -74,6 +77,21 @@ def plain_value(constraint: Constraint | None) -> PlainValue | None:
     return None if choices is None else one_of(choices)
 
 
+def value_of_schema(constraint: Constraint | None) -> PlainValue | None:
+    """The value of a JSON schema whose root is no object (a list, a number, an enum, a reference), which APIs that
+    want an object at the root do not take as it is."""
+    if constraint is None or constraint.kind != "json_schema":
+        return None
+    try:
+        schema = json.loads(constraint.source)
+    except ValueError:
+        return None  # what is called with it says so
+    if not isinstance(schema, dict) or schema.get("type") == "object" or '"#"' in constraint.source:
+        return None
+    definitions = schema.pop("$defs", {})
+    return PlainValue("json_schema", None, schema, _compact, definitions=definitions)
+
+
 def one_of(choices: Sequence[str]) -> PlainValue:
     """One of several texts."""
     schema = {"type": "string", "enum": list(dict.fromkeys(choices))}
@@ -87,6 +105,10 @@ def _choices(pattern: str) -> tuple[str, ...] | None:
     texts = [a + b for a, b in zip(parts[::2], [*parts[1::2], ""], strict=True)]
     choices = tuple(re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL) for text in texts)
     return choices if all(choices) and Constraint.of_choices(choices).source == pattern else None
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _whole(value: Any) -> str | None:

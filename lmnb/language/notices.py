@@ -18,7 +18,10 @@ def tell_once(backend: Backend, message: str) -> None:
     """Warn with `message` at the nearest line that is not lmnb's own, unless that was said of `backend` before."""
     backend = getattr(backend, "inner", backend)
     with _lock:
-        told = _told.setdefault(backend, set())
+        try:
+            told = _told.setdefault(backend, set())
+        except TypeError:  # a backend of the user's that cannot be a key: it is told of each time
+            told = set()
         if message in told:
             return
         told.add(message)

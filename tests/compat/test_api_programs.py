@@ -146,6 +146,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
 
 def make(name: str, server: Stub) -> Any:
     """The backend of an example, at the server instead of the vendor's address."""
+    if name == "litellm":
+        pytest.importorskip("litellm")
     v1 = server.url + "/v1"
     if name == "vertexai":
         from google.oauth2.credentials import Credentials
@@ -164,11 +166,12 @@ def make(name: str, server: Stub) -> Any:
             "mistralai/Mixtral-8x7B-v0.1", is_chat_model=False, base_url=v1, tokenizer=ByteTokenizer()
         ),
         "anthropic": lambda: sgl.Anthropic("claude-x", base_url=server.url),
+        "litellm": lambda: sgl.LiteLLM("openai/gpt-4o", base_url=v1),
         "crusoe": lambda: sgl.Crusoe("meta-llama/Llama-3.3-70B-Instruct", base_url=v1),
     }[name]()
 
 
-CHATS = ("openai", "azure", "openrouter", "together", "anthropic", "vertexai", "crusoe")
+CHATS = ("openai", "azure", "openrouter", "together", "anthropic", "vertexai", "crusoe", "litellm")
 
 
 @sgl.function

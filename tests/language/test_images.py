@@ -274,3 +274,20 @@ def test_what_rows_begin_with_ends_at_an_image(cat: str) -> None:
     rows = look.run_batch([{"path": cat}] * 3, backend=backend)
     assert [row["answer"] for row in rows] == ["ok"] * 3
     assert backend.prompts("commit") == [f"<|system|>\n{long}<|end|>\n<|user|>\n"]
+
+
+def test_a_branch_from_a_token_has_the_images_before_and_after_it() -> None:
+    @sgl.function
+    def look(s: Any) -> None:
+        s += sgl.user(sgl.image(RED) + "What is it?")
+        s += sgl.assistant(sgl.gen("first")) + sgl.user(sgl.image(BLUE) + "And this?")
+        s += sgl.assistant(sgl.gen("second"))
+
+    backend = ScriptedBackend({"first": "a red thing", "second": "a blue one"})
+    state = look.run(backend=backend)
+    state.sync()
+    branch = state.branch_at("first", 1, " green")
+    assert branch["second"] == "a blue one"
+    assert "<image>What is it?" in branch.text()
+    assert digests(backend)[-1] == [digest(RED), digest(BLUE)]
+    assert [len(message["content"]) for message in branch.messages()[::2]] == [2, 2]  # an image and a text each

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from lmnb.backends.base import CancelToken, Delta, Generation, Owner, Scores
 from lmnb.backends.capabilities import Capabilities
 from lmnb.backends.images import Picture
-from lmnb.backends.plain_values import PlainValue, plain_value
+from lmnb.backends.plain_values import PlainValue, plain_value, value_of_schema
 from lmnb.backends.remote.api_reply import ApiReply
 from lmnb.backends.remote.cancellation import until_cancelled
 from lmnb.backends.remote.chat_prompt import ChatPrompt
@@ -35,6 +35,7 @@ B = TypeVar("B", bound="ApiBackend")
 class ApiBackend(ABC):
     """A model behind a vendor's SDK. Implements `Backend`; all methods may be called from any thread."""
 
+    wants_objects = False  # whether a JSON schema must have an object at its root
     choosing_temperature = 0.0  # for a choice by structured output; 1 is not sent, and some models take no other
 
     def __init__(
@@ -215,7 +216,10 @@ class ApiContext:
         return scores
 
     async def _call(self, params: SamplingParams, reply: ApiReply) -> bool:
-        value = None if self._backend.capabilities.regex else plain_value(params.constraint)
+        backend = self._backend
+        value = None if backend.capabilities.regex else plain_value(params.constraint)
+        if value is None and backend.wants_objects:
+            value = value_of_schema(params.constraint)
         try:
             if value is not None:
                 await self._backend.call_for_value(self._prompt, params, value, reply)

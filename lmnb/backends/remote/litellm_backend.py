@@ -23,6 +23,8 @@ class LiteLLM(ApiBackend):
     refused by litellm, whose message is passed on. Other options go to its call.
     """
 
+    wants_objects = True  # as OpenAI's API does, whose form it has
+
     def __init__(
         self,
         model_name: str,

@@ -84,6 +84,7 @@ class OpenAI(ApiBackend):
         )
         if re.match(_ONE_TEMPERATURE, model_name):
             self.choosing_temperature = 1.0
+        self.wants_objects = chat and server == "openai"
         self._sdk = sdk
         self._server: Dialect = server
         self._encoding = tokenizer

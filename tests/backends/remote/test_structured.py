@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import json
 import warnings
@@ -124,6 +125,38 @@ def test_a_server_with_regexes_is_asked_for_the_regex() -> None:
         there = ask.run("About ", dtype=int, temperature=0, max_tokens=6, backend=backend)["x"]
     with fake_runtime() as local:
         assert ask.run("About ", dtype=int, temperature=0, max_tokens=6, backend=local)["x"] == there
+
+
+@dataclasses.dataclass
+class Wand:
+    wood: str
+    length: int
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "sent"),
+    [
+        (list[int], [1, 2], {"type": "array", "items": {"type": "integer"}}),
+        ({"enum": ["ä", 3]}, "ä", {"enum": ["ä", 3]}),
+        (Wand, {"wood": "oak", "length": 11}, {"$ref": "#/$defs/Wand"}),
+    ],
+)
+def test_a_schema_without_an_object_at_its_root_is_put_into_one(schema: Any, value: Any, sent: Any) -> None:
+    with saying(value) as stub, OpenAI("m", base_url=stub.url) as backend:
+        state = ask.run(json_schema=schema, backend=backend)
+        assert state["x"] == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        assert state.parsed("x") == (Wand("oak", 11) if schema is Wand else value)
+        assert property_of(stub) == sent
+        whole = stub.asked[0].json["response_format"]["json_schema"]["schema"]
+        assert ("$defs" in whole) == (schema is Wand)
+        assert state.get_meta_info("x")["constraint"] == "json_schema by response_format"  # type: ignore[index]
+
+
+def test_an_object_and_a_schema_that_refers_to_itself_are_sent_as_they_are() -> None:
+    for schema in ({"type": "object"}, {"anyOf": [{"type": "null"}, {"items": {"$ref": "#"}}]}):
+        with saying('{"a": 1}') as stub, OpenAI("m", base_url=stub.url) as backend:
+            assert ask.run(json_schema=schema, backend=backend)["x"] == '{"a": 1}'
+            assert stub.asked[0].json["response_format"]["json_schema"]["schema"] == schema
 
 
 # select
