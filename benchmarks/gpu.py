@@ -129,7 +129,7 @@ class WordTokenizer:
 def make_model(layers: int = 32) -> LlamaModel:
     device = torch.device("cuda")
     config = parse_config({**LLAMA_8B, "num_hidden_layers": layers}, "llama-8b")
-    weights: Any = DummyCheckpoint(torch.bfloat16, device)
+    weights = DummyCheckpoint(torch.bfloat16, device)
     return LlamaModel("llama-8b", config, weights, torch.bfloat16, device)
 
 

@@ -35,7 +35,7 @@ class CacheControl:
         if held > most:
             raise CacheError(
                 f"pins may hold half of the KV pool, {most:,} tokens, and this would make it {held:,}: unpin something "
-                "first, or load the model with more pool_tokens"
+                "first, or load the model with a larger kv_cache"
             )
         self._cache.pin(node)
         return self._as_pin(node)

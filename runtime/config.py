@@ -82,6 +82,13 @@ def resolve(config: EngineConfig, layout: KVLayout, context_tokens: int) -> Engi
         cuda_graphs=config.cuda_graphs,
         tree_attention=config.tree_attention,
     )
+    total = _total_bytes(layout.device)
+    wanted = (config.pool_tokens or 0) * layout.bytes_per_token
+    if wanted > total:
+        raise ArgumentError(
+            f"a KV pool of {config.pool_tokens:,} tokens needs {wanted / 2**30:,.1f} GiB, and {layout.device} has "
+            f"{total / 2**30:,.1f} GiB: give a smaller kv_cache"
+        )
     for name in ("max_running", "prefill_chunk", "min_shared_tokens", "max_bypass", "pool_tokens"):
         if getattr(limits, name) < 1:
             raise ArgumentError(f"{name} must be at least 1, not {getattr(limits, name)}")
@@ -93,5 +100,11 @@ def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, _total = torch.cuda.mem_get_info(device)
         return int(free * 0.85)
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(physical // 8, 2 << 30)
+    return min(_total_bytes(device) // 8, 2 << 30)
+
+
+def _total_bytes(device: torch.device) -> int:
+    """All memory that there is."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

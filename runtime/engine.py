@@ -171,7 +171,7 @@ class Engine:
             what = (
                 f"the model's context of {context} tokens: shorten it"
                 if context <= self.capacity
-                else f"the KV pool of {self.capacity} tokens: shorten it, or load the model with more pool_tokens"
+                else f"the KV pool of {self.capacity} tokens: shorten it, or load the model with a larger kv_cache"
             )
             raise RequestTooLongError(f"the prompt has {len(ids)} tokens, more than {what}")
         request.layout.check(len(ids))

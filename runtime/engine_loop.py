@@ -197,7 +197,7 @@ class EngineLoop:
     def _pinned_error(self) -> RequestTooLongError:
         return RequestTooLongError(
             f"pins hold {self._cache.num_pinned:,} of the KV pool's {self._pool.num_slots:,} tokens, and this request "
-            "needs more than the rest: unpin something, or load the model with more pool_tokens"
+            "needs more than the rest: unpin something, or load the model with a larger kv_cache"
         )
 
     def _launch(self, rows: list[Row]) -> Flight | None:

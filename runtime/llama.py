@@ -21,7 +21,7 @@ from lmnb.kernels.rotary_store import rotary_angles, rotary_store
 from lmnb.kernels.silu_mul import silu_mul
 from lmnb.runtime.batch import ForwardBatch, KVLayout
 from lmnb.runtime.decoder_config import DecoderConfig
-from lmnb.runtime.weights import Checkpoint
+from lmnb.runtime.weights import Weights
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class LlamaModel:
     takes_device_plan = True
 
     def __init__(
-        self, name: str, config: DecoderConfig, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
+        self, name: str, config: DecoderConfig, checkpoint: Weights, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.name = name
         self.config = config
@@ -140,7 +140,7 @@ class LlamaModel:
 class _WeightReader:
     """Reads, fuses and lays out the tensors of a checkpoint, and counts their bytes."""
 
-    def __init__(self, checkpoint: Checkpoint, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, checkpoint: Weights, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> None:
         self.num_bytes = 0
         self._checkpoint, self._config, self._dtype, self._device = checkpoint, config, dtype, device
 

@@ -13,6 +13,7 @@ import torch
 from lmnb.errors import ArgumentError, ModelNotFoundError, UnsupportedModelError
 from lmnb.runtime.batch import Model
 from lmnb.runtime.decoder_config import DecoderConfig, NotFusedError, parse_config
+from lmnb.runtime.dummy_weights import DummyCheckpoint
 from lmnb.runtime.embedded import EMBEDDED_NAME, MODEL_NAME, embedded_gguf
 from lmnb.runtime.hf_tokenizer import load_tokenizer
 from lmnb.runtime.llama import LlamaModel
@@ -35,14 +36,19 @@ class LoadedModel:
     tokenizer: Tokenizer
 
 
-def load_model(source: str | Path | None = None, *, dtype: str = "auto", device: str = "auto") -> LoadedModel:
+def load_model(
+    source: str | Path | None = None, *, dtype: str = "auto", device: str = "auto", load_format: str = "auto"
+) -> LoadedModel:
     """Load a model.
 
     `source`: None or "smollm2" for the embedded one; a transformers folder; a GGUF file; or a hub id such as
     "Qwen/Qwen3-0.6B". `dtype`: "auto" is bfloat16 where the hardware computes in it, else float32.
-    `device`: "auto" is "cuda" if there is one, else "cpu".
+    `device`: "auto" is "cuda" if there is one, else "cpu". `load_format`: "dummy" makes weights up, for measurements:
+    a folder then needs no more than its config.json and its tokenizer.
     Raises ModelNotFoundError, UnsupportedModelError and ArgumentError.
     """
+    if load_format not in ("auto", "dummy"):
+        raise ArgumentError(f"load_format must be 'auto' or 'dummy', not {load_format!r}")
     torch_device = resolve_device(device)
     torch_dtype = resolve_dtype(dtype, torch_device)
     folder, name = resolve_source(source)
@@ -54,9 +60,17 @@ def load_model(source: str | Path | None = None, *, dtype: str = "auto", device:
     try:
         decoder = _decoder_config(config, name)
     except NotFusedError:
+        if load_format == "dummy":
+            raise UnsupportedModelError(
+                f"{name}: load_format='dummy' makes weights up for architectures that lmnb runs by itself, not for "
+                "this one; load its own weights"
+            ) from None
         from lmnb.runtime.transformers_model import TransformersModel
 
         return LoadedModel(TransformersModel(name, folder, config, torch_dtype, torch_device), tokenizer)
+    if load_format == "dummy":
+        weights = DummyCheckpoint(torch_dtype, torch_device)
+        return LoadedModel(LlamaModel(name, decoder, weights, torch_dtype, torch_device), tokenizer)
     with Checkpoint(folder) as checkpoint:
         return LoadedModel(LlamaModel(name, decoder, checkpoint, torch_dtype, torch_device), tokenizer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -15,6 +15,18 @@ from lmnb.runtime.model_files import how_to_mend, read_object
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+
+
+class Weights(Protocol):
+    """Where a model's tensors come from."""
+
+    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor `name`, which must have this shape. Raises UnsupportedModelError."""
+        ...
+
+    def expect_all_read(self, harmless: Iterable[str] = ()) -> None:
+        """UnsupportedModelError if tensors are left over, but for names that end in one of `harmless`."""
+        ...
 
 
 class Checkpoint:

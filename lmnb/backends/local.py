@@ -49,7 +49,8 @@ _OPTIONS = (
     "model_path",
     "dtype",
     "device",
-    "pool_tokens",
+    "load_format",
+    "kv_cache",
     "max_running",
     "prefill_chunk",
     "chat_template",
@@ -61,8 +62,9 @@ class Runtime:
     """A model in this process. Implements `Backend`; all methods may be called from any thread.
 
     `model`: a name ("smollm2", also the default), a local folder or GGUF file, a hub id, or a model that
-    `load_model` has loaded; `model_path` is SGLang's name for it. `pool_tokens` (KV cache slots, one per
-    token), `max_running` and `prefill_chunk` are the engine's own choice unless given. `chat_template`: a
+    `load_model` has loaded; `model_path` is SGLang's name for it. `kv_cache` (a number of tokens, or
+    memory such as "512MiB" or "60GiB"), `max_running` and `prefill_chunk` are the engine's own choice unless given.
+    `load_format="dummy"` puts random weights in place of a folder's own, which it need not have. `chat_template`: a
     registered name, Jinja source, or a `ChatTemplate`; by default the tokenizer's own. `jump_forward=False` samples
     even text that a constraint forces.
 
@@ -78,7 +80,8 @@ class Runtime:
         model_path: str | Path | None = None,
         dtype: str = "auto",
         device: str = "auto",
-        pool_tokens: int | None = None,
+        load_format: str = "auto",
+        kv_cache: int | str | None = None,
         max_running: int | None = None,
         prefill_chunk: int | None = None,
         chat_template: str | ChatTemplate | None = None,
@@ -89,14 +92,14 @@ class Runtime:
         if model is not None and model_path is not None:
             raise ArgumentError("model and model_path name the same thing: pass one of them")
         source = model if model is not None else model_path
-        loaded = _load(source, dtype, device)
+        loaded = _load(source, dtype, device, load_format)
         codec = TokenCodec(loaded.tokenizer)
         self.name: str = loaded.model.name
         template, self._template_source = _choose_template(chat_template, codec, source, self.name)
         self.stop = template.stop
         engine = _start_engine(
             loaded,
-            pool_tokens=pool_tokens,
+            kv_cache=kv_cache,
             max_running=max_running,
             prefill_chunk=prefill_chunk,
             jump_forward=jump_forward,
@@ -239,22 +242,24 @@ def _import_engine() -> None:
         import_whole("triton", "triton.language")
 
 
-def _load(source: str | Path | LoadedModel | None, dtype: str, device: str) -> LoadedModel:
+def _load(source: str | Path | LoadedModel | None, dtype: str, device: str, load_format: str) -> LoadedModel:
     _import_engine()
     from lmnb.runtime.loading import LoadedModel, load_model
 
     if isinstance(source, LoadedModel):
         return source
-    return load_model(source, dtype=dtype, device=device)
+    return load_model(source, dtype=dtype, device=device, load_format=load_format)
 
 
-def _start_engine(loaded: LoadedModel, **options: Any) -> Engine:
+def _start_engine(loaded: LoadedModel, kv_cache: int | str | None, **options: Any) -> Engine:
+    from lmnb.runtime.cache_size import pool_tokens
     from lmnb.runtime.config import EngineConfig
     from lmnb.runtime.engine import Engine
     from lmnb.runtime.grammar import Grammars
 
+    size = None if kv_cache is None else pool_tokens(kv_cache, loaded.model.kv_layout)
     grammars = Grammars(loaded.tokenizer, loaded.model.vocab_size)
-    return Engine(loaded.model, loaded.tokenizer, EngineConfig(**options), grammars)
+    return Engine(loaded.model, loaded.tokenizer, EngineConfig(pool_tokens=size, **options), grammars)
 
 
 def _choose_template(

@@ -82,7 +82,7 @@ class PromptCache:
             self._compute(ids)
         raise CacheError(
             f"the prompt's {len(ids):,} tokens do not stay cached until they are pinned: wait until less is running, "
-            "or load the model with more pool_tokens"
+            "or load the model with a larger kv_cache"
         )
 
     def pins(self) -> list[Pin]:

@@ -26,10 +26,10 @@ class Settings:
     model: str | None = None
     dtype: str | None = None
     device: str | None = None
-    pool_tokens: int | None = None
+    kv_cache: str | None = None
 
     def given(self) -> dict[str, Any]:
-        options = {"dtype": self.dtype, "device": self.device, "pool_tokens": self.pool_tokens}
+        options = {"dtype": self.dtype, "device": self.device, "kv_cache": self.kv_cache}
         return {name: value for name, value in options.items() if value is not None}
 
 

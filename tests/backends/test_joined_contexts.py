@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def runtime_of(tokenizer: Tokenizer) -> Runtime:
-    return Runtime(LoadedModel(FakeModel(tokenizer.vocab_size, plain=False), tokenizer), pool_tokens=4096)
+    return Runtime(LoadedModel(FakeModel(tokenizer.vocab_size, plain=False), tokenizer), kv_cache=4096)
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ JINJA = "{% for m in messages %}{{ '[' ~ m.role ~ ']' ~ m.content ~ ';' }}{% end
 
 
 def test_unknown_option_gets_a_hint() -> None:
-    with pytest.raises(ArgumentError, match="no option 'pool_token'; did you mean 'pool_tokens'"):
-        Runtime(pool_token=5)
+    with pytest.raises(ArgumentError, match="no option 'kv_caches'; did you mean 'kv_cache'"):
+        Runtime(kv_caches=5)
     with pytest.raises(ArgumentError, match="it takes model"):
         Runtime(zzz=1)
 

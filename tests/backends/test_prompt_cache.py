@@ -19,7 +19,7 @@ RULES = "The rules of the house, which every prompt begins with."
 
 @pytest.fixture
 def runtime() -> Iterator[Runtime]:
-    with fake_runtime(pool_tokens=400) as runtime:
+    with fake_runtime(kv_cache=400) as runtime:
         yield runtime
         if not runtime.closed:
             runtime._engine().check_integrity()
@@ -100,7 +100,7 @@ def test_what_is_no_prompt_is_said(runtime: Runtime) -> None:
 
 
 def test_pins_come_through_while_many_prompts_run() -> None:
-    with fake_runtime(pool_tokens=600, step_seconds=0.001) as runtime:
+    with fake_runtime(kv_cache=600, step_seconds=0.001) as runtime:
         handles = [
             runtime.submit(
                 Request(

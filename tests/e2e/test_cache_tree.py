@@ -11,7 +11,7 @@ def test_a_real_model_and_its_tree(open_notebook):
     page = open_notebook(
         "lab",
         [
-            "%load_ext lmnb\n%lmnb load --pool-tokens 2048",
+            "%load_ext lmnb\n%lmnb load --kv-cache 2048",
             "%%lmprog -t 0 --max-tokens 6\n"
             "s += system('You answer in one word.')\n"
             "forks = s.fork(2)\n"

@@ -21,7 +21,7 @@ from lmnb.runtime.fake_model import FakeModel
 from lmnb.runtime.loading import LoadedModel
 from lmnb.runtime.testing import ByteTokenizer
 tokenizer = ByteTokenizer()
-rt = lmnb.Runtime(LoadedModel(FakeModel(tokenizer.vocab_size, step_seconds=STEP), tokenizer), pool_tokens=POOL)
+rt = lmnb.Runtime(LoadedModel(FakeModel(tokenizer.vocab_size, step_seconds=STEP), tokenizer), kv_cache=POOL)
 lmnb.set_default_backend(rt)
 RULES = "The rules of the house come before every question that is asked here. "
 """

@@ -211,7 +211,7 @@ def test_failures_are_dspys_and_not_tried_again():
 
 
 def test_a_prompt_that_is_too_long_is_told_as_such():
-    with fake_runtime(pool_tokens=256) as runtime:
+    with fake_runtime(kv_cache=256) as runtime:
         lm = lmnb.dspy.LM(runtime, max_tokens=8)
         with pytest.raises(dspy.utils.exceptions.ContextWindowExceededError):
             lm("word " * 400)
@@ -349,7 +349,7 @@ def test_logprobs_come_back():
 
 
 def test_many_threads_share_one_engine(with_lm):
-    with fake_runtime(pool_tokens=30_000) as runtime:
+    with fake_runtime(kv_cache=30_000) as runtime:
         lm = lmnb.dspy.LM(runtime, max_tokens=8, temperature=0.0)
         rows = [dspy.Example(question=f"What is {number}?").with_inputs("question") for number in range(16)]
 

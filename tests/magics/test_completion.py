@@ -32,7 +32,7 @@ def test_the_commands_of_the_line_magic(completed):
     assert (typed, texts) == ("l", ["load", "ledger"])
     assert completed("x = 1\n%lmnb ledger --c▌") == ("--c", ["--clear"])
     assert "html" in completed("%lmnb tree --view h▌")[1]
-    assert completed("%lmnb load --po▌")[1] == ["--pool-tokens"]
+    assert completed("%lmnb load --kv▌")[1] == ["--kv-cache"]
 
 
 def test_help_names_every_command_and_only_options_there_are(notebook):

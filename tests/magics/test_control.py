@@ -64,8 +64,8 @@ def test_loading_says_what_was_loaded(notebook, opened):
 
 def test_loading_takes_quotes_and_options(notebook, opened):
     notebook.run("folder = '/my models'")
-    notebook.run('%lmnb load "$folder/a b.gguf" --dtype bfloat16 --device cpu --pool-tokens 4096 --name ab')
-    assert opened == [("/my models/a b.gguf", {"dtype": "bfloat16", "device": "cpu", "pool_tokens": 4096})]
+    notebook.run('%lmnb load "$folder/a b.gguf" --dtype bfloat16 --device cpu --kv-cache 512MiB --name ab')
+    assert opened == [("/my models/a b.gguf", {"dtype": "bfloat16", "device": "cpu", "kv_cache": "512MiB"})]
     assert notebook.out.startswith("Loaded ab in ")
 
 
@@ -143,8 +143,7 @@ def test_a_flush_says_what_stays(notebook):
     [
         ("stats", "Did you mean status?"),
         ("load a b", "unexpected word 'b'"),
-        ("load --pool-tokens many", "not a whole number"),
-        ("load --pool 3", "unknown option '--pool'"),
+        ("load --kv 3", "unknown option '--kv'"),
         ("load 'open", "No closing quotation"),
         ("unload x", "no model named 'x' is loaded (loaded: none)"),
         ("status now", "unexpected word 'now'"),

@@ -37,7 +37,7 @@ def test_loading_sets_the_default_and_asking_again_is_free():
 def test_other_settings_replace_the_model_of_that_name():
     shelf = Shelf()
     old, _ = shelf.load(Settings("/m/qwen"))
-    new, fresh = shelf.load(Settings("/m/qwen", pool_tokens=64))
+    new, fresh = shelf.load(Settings("/m/qwen", kv_cache="64"))
     assert fresh
     assert old.backend.closed
     assert not new.backend.closed

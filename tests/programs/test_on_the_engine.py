@@ -25,7 +25,7 @@ def model() -> FakeModel:
 
 @pytest.fixture
 def runtime(model: FakeModel) -> Iterator[Runtime]:
-    with Runtime(LoadedModel(model, TOKENIZER), pool_tokens=4096) as runtime:
+    with Runtime(LoadedModel(model, TOKENIZER), kv_cache=4096) as runtime:
         yield runtime
         answer = ask.run("still there?", 3, backend=runtime)
         assert answer.get_meta_info("x")["completion_tokens"] == 3  # type: ignore[index]
@@ -117,11 +117,11 @@ def test_an_error_in_one_fork_stays_in_it(runtime: Runtime, model: FakeModel) ->
 
 
 def test_a_small_pool_under_many_branches(model: FakeModel) -> None:
-    with Runtime(LoadedModel(model, TOKENIZER), pool_tokens=400, prefill_chunk=32) as runtime:
+    with Runtime(LoadedModel(model, TOKENIZER), kv_cache=400, prefill_chunk=32) as runtime:
         state = forks.run(24, 60, backend=runtime)
         texts = [branch["x"] for branch in state.branches]
         runtime._engine().check_integrity()
-    with Runtime(LoadedModel(model, TOKENIZER), pool_tokens=8192) as runtime:
+    with Runtime(LoadedModel(model, TOKENIZER), kv_cache=8192) as runtime:
         roomy = forks.run(24, 60, backend=runtime)
         assert texts == [branch["x"] for branch in roomy.branches]
 
@@ -130,7 +130,7 @@ def test_a_small_pool_under_many_branches(model: FakeModel) -> None:
 def moving() -> Iterator[Runtime]:
     """A runtime on the fake model that tells positions apart."""
     model = FakeModel(TOKENIZER.vocab_size, plain=False)
-    with Runtime(LoadedModel(model, TOKENIZER), pool_tokens=4096) as runtime:
+    with Runtime(LoadedModel(model, TOKENIZER), kv_cache=4096) as runtime:
         yield runtime
         runtime._engine().check_integrity()
         status = runtime.status()
@@ -190,8 +190,8 @@ def test_positions_are_moved_with_and_without_a_join(moving: Runtime) -> None:
 def test_a_join_of_caches_in_a_small_pool() -> None:
     model = FakeModel(TOKENIZER.vocab_size, plain=False)
     texts = []
-    for pool_tokens in (260, 8192):
-        with Runtime(LoadedModel(model, TOKENIZER), pool_tokens=pool_tokens, prefill_chunk=32) as runtime:
+    for size in (260, 8192):
+        with Runtime(LoadedModel(model, TOKENIZER), kv_cache=size, prefill_chunk=32) as runtime:
             states = [documents.run([*TEXTS, str(i)], None, True, backend=runtime) for i in range(6)]
             texts.append([state.text() for state in states])
             runtime._engine().check_integrity()

@@ -18,7 +18,10 @@ from model_support import PagedRunner, reference_logits, tiny_model
 
 from lmnb.errors import ArgumentError, LmnbError, ModelNotFoundError, UnsupportedModelError
 from lmnb.runtime import embedded, loading
+from lmnb.runtime.config import EngineConfig
+from lmnb.runtime.engine import Engine
 from lmnb.runtime.loading import load_model, resolve_device, resolve_dtype, resolve_source
+from lmnb.runtime.request import Request, SamplingParams
 
 
 @pytest.fixture(scope="module")
@@ -197,3 +200,21 @@ def test_errors_are_ours(tmp_path: Path) -> None:
     with pytest.raises(LmnbError) as caught:
         load_model(tmp_path / "x")
     assert len(caught.value._render_traceback_()) == 1
+
+
+def test_dummy_weights_need_only_a_config_and_a_tokenizer(folder: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    with pytest.raises(ModelNotFoundError, match="no model"):
+        load_model(tmp_path, dtype="float32")
+    made_up, again = (load_model(tmp_path, dtype="float32", load_format="dummy") for _ in range(2))
+    assert made_up.model.weight_bytes == load_model(folder, dtype="float32").model.weight_bytes
+    answers = []
+    for loaded in (made_up, again):
+        engine = Engine(loaded.model, loaded.tokenizer, EngineConfig(pool_tokens=64))
+        sampling = SamplingParams(max_new_tokens=4, temperature=0, ignore_eos=True)
+        answers.append(engine.submit(Request(input_ids=(3, 4, 5), sampling=sampling)).result().token_ids)
+        engine.close()
+    assert answers[0] == answers[1]
+    with pytest.raises(ArgumentError, match="load_format"):
+        load_model(folder, load_format="random")

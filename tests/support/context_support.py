@@ -21,7 +21,7 @@ OWNER = Owner(run="r1", program="cell", cell="3")
 def fake_runtime(tokenizer: Tokenizer | None = None, *, step_seconds: float = 0.0, **options: Any) -> Runtime:
     tokenizer = tokenizer or ByteTokenizer()
     model = FakeModel(tokenizer.vocab_size, step_seconds=step_seconds)
-    return Runtime(LoadedModel(model, tokenizer), **{"pool_tokens": 4096, **options})
+    return Runtime(LoadedModel(model, tokenizer), **{"kv_cache": 4096, **options})
 
 
 def generate(
