@@ -67,16 +67,21 @@ def from_pil(picture: Any) -> ImageData:
         raise ArgumentError(f"the image has no pixels: it is {picture.size[0]}×{picture.size[1]}")
     file = io.BytesIO()
     (picture if picture.mode in _AS_THEY_ARE else picture.convert("RGB")).save(file, "PNG")
+    _check_size(file.tell(), "the image is")
     return ImageData(file.getvalue(), "image/png", *picture.size)
+
+
+def _check_size(num_bytes: int, what: str) -> None:
+    if num_bytes > LARGEST_BYTES:
+        raise ArgumentError(
+            f"{what} too large for a prompt: {num_bytes:,} bytes, of which {LARGEST_BYTES:,} may be; make it smaller"
+        )
 
 
 def _from_bytes(data: bytes, what: str) -> ImageData:
     if not data:
         raise ArgumentError(f"{what} empty")
-    if len(data) > LARGEST_BYTES:
-        raise ArgumentError(
-            f"{what} too large for a prompt: {len(data):,} bytes, of which {LARGEST_BYTES:,} may be; make it smaller"
-        )
+    _check_size(len(data), what)
     header = read_header(data)
     if header is None:
         return _converted(data, what)

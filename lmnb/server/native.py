@@ -28,13 +28,11 @@ _IGNORED_SAMPLING: dict[str, Collection[Any] | None] = {
     "custom_params": (),
     "logit_bias": ({},),
 }
+_MEDIA = ("image_data", "video_data", "audio_data")
 _IGNORED: dict[str, Collection[Any] | None] = {
     "priority": None,
     "extra_key": None,
     "log_metrics": None,
-    "image_data": ([],),
-    "video_data": ([],),
-    "audio_data": ([],),
     "input_embeds": (),
     "lora_path": (),
     "session_params": (),
@@ -149,6 +147,9 @@ class Native:
         start = fields.whole("logprob_start_len", -1)
         with_text = fields.flag("return_text_in_logprobs")
         stream = fields.flag("stream")
+        for name in _MEDIA:
+            if fields.get(name):
+                raise HttpError(400, f"{name} cannot be read: this server's model reads text only", name)
         fields.allow(_IGNORED)
         fields.finish()
         requests: list[Request] = []

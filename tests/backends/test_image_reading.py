@@ -130,6 +130,12 @@ def test_a_folder_and_a_file_that_cannot_be_read_are_named(tmp_path: Path, monke
         load_image(path)
 
 
+def test_a_large_pil_image_is_refused_as_a_large_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmnb.backends.image_reading.LARGEST_BYTES", 1000)
+    with pytest.raises(ArgumentError, match=r"too large for a prompt: [\d,]+ bytes, of which 1,000 may be"):
+        load_image(noise(40, 40))
+
+
 def test_other_formats_become_a_png() -> None:
     image = load_image(encoded(picture(), "BMP"))
     assert (image.mime, image.width, image.height) == ("image/png", 4, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -144,6 +145,26 @@ def test_a_busy_server_is_asked_again() -> None:
     with serving(Answer({"error": {"message": "overloaded"}}, status=503), Answer("", status=502), good) as stub:
         assert run(stub)["x"] == "ab"
         assert len(stub.bodies("/generate")) == 3
+
+
+def test_a_server_that_never_answers_is_not_waited_for_without_end() -> None:
+    hold = threading.Event()
+
+    def rule(asked: Asked) -> Answer:
+        if asked.path == "/get_model_info":
+            return Answer(INFO)
+        hold.wait(20)
+        return Answer(status=500)
+
+    with stub_server(rule) as stub, RuntimeEndpoint(stub.url, timeout=0.3, retries=2) as endpoint:
+        try:
+            states = ask.run_batch([{}, {}], backend=endpoint)
+            assert all("broke off" in str(state.error()) for state in states)
+            assert (
+                len([asked for asked in stub.asked if asked.path == "/generate"]) == 2
+            )  # it may be at work: once each
+        finally:
+            hold.set()
 
 
 def test_a_refusal_is_not_sent_again() -> None:

@@ -161,7 +161,7 @@ def test_lmnb_serve_refuses_images_in_both_protocols() -> None:
         with RuntimeEndpoint(server.url) as backend, pytest.raises(ArgumentError, match="reads no images"):
             look.run(RED, backend=backend)
         status, told = call(server, "/generate", {"text": "<image>", "image_data": RED64})
-        assert (status, "image_data is not supported" in told["error"]["message"]) == (400, True)
+        assert (status, "model reads text only" in told["error"]["message"]) == (400, True)
         with OpenAI("fake", base_url=server.url + "/v1") as chat, pytest.raises(GenerationError, match="type text"):
             look.run(RED, backend=chat)["answer"]
 
