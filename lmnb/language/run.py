@@ -117,6 +117,11 @@ class Run:
         """What has been published so far."""
         return tuple(self._events)
 
+    @property
+    def num_events(self) -> int:
+        """How many have been published."""
+        return len(self._events)
+
     def subscribe(self, callback: Callable[[RunEvent], None]) -> Callable[[], None]:
         """Call `callback` with every event: first the past ones, then each as it comes, none lost or doubled.
 

@@ -118,7 +118,8 @@ class LmprogMagics(Magics):  # type: ignore[misc]  # IPython's class is untyped
         earlier = None if chosen.continue_from is None else self._earlier(chosen.continue_from)
         state = self._open(earlier, chosen)
         self.shell.push({chosen.out or body.STATE: state})
-        view = RunView(state.run, self.control.mode(chosen.view))
+        keep = partial(self.session.names.keep, chosen.out or body.STATE)
+        view = RunView(state.run, self.control.mode(chosen.view), keep=keep)
         if chosen.bg:
             self.session.background.start(state.run, view, partial(_execute, function, state))
             return None

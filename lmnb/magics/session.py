@@ -18,6 +18,7 @@ from lmnb.magics.options import suggest
 from lmnb.magics.report import say
 from lmnb.magics.runner import BackgroundRuns
 from lmnb.widgets import prefer_mode
+from lmnb.widgets.recent import recent_runs
 
 
 class Session:
@@ -52,6 +53,7 @@ class Session:
             self._completer.close()
             self._completer = None
         prefer_mode(None)
+        recent_runs.clear()
         if self._remember_cell in self.shell.events.callbacks["pre_run_cell"]:
             self.shell.events.unregister("pre_run_cell", self._remember_cell)
 

@@ -104,8 +104,8 @@ def _mark(mark: dict[str, Any]) -> str:
 
 
 def _sign(branch: Branch) -> str:
-    """Marks in the text where a branch parts from it: `⑂1`."""
-    return "⑂" + branch["label"].rpartition("~")[2]
+    """Marks in the text where a branch parts from it: `↳1`."""
+    return "↳" + branch["label"].rpartition("~")[2]
 
 
 def _branches(count: int) -> str:
@@ -202,7 +202,7 @@ class _Writer:
         signs = [(branch["at"][1], _sign(branch)) for branch in branches if branch["at"] is not None]
         kept = kept_units(item)
         if any(origin_of(part) in ("kept", "given") for part in item["parts"][:1]):
-            signs.append((kept, "⑂"))
+            signs.append((kept, "↳"))
         if not signs:
             return ""
         data, start, pieces = item["text"].encode("utf-16-le"), 0, ""

@@ -15,6 +15,7 @@ from lmnb.widgets.feed import HTML_INTERVAL, WIDGET_INTERVAL
 from lmnb.widgets.output import MimeBundle, Output, bundle
 from lmnb.widgets.rerun import Comparison
 from lmnb.widgets.run_model import RunModel, merge_tokens
+from lmnb.widgets.run_parting import Partings
 from lmnb.widgets.shorten import fitted
 from lmnb.widgets.slim import slim_events, slim_model
 
@@ -97,12 +98,19 @@ class WidgetSink:
 
     interval = WIDGET_INTERVAL
 
-    def __init__(self, record: RunRecord, cancel: Callable[[], None], resync: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        record: RunRecord,
+        cancel: Callable[[], None],
+        resync: Callable[[], bool],
+        partings: Callable[[Callable[[Wire], None]], Partings],
+    ) -> None:
         from lmnb.widgets.host import RunWidget
 
         self._record = record
-        self._cancel: Callable[[], None] | None = cancel
+        self._cancel = cancel
         self._resync = resync
+        self._partings = partings(lambda message: self.widget.post(message))
         self._resync_wanted = False
         self.widget = RunWidget(record.snapshot, self._on_message)
         self._output = Output(record.bundle)
@@ -123,14 +131,17 @@ class WidgetSink:
         self.widget.post({"type": "snapshot", "snapshot": self._record.snapshot()})
 
     def finish(self) -> None:
-        self._cancel = None  # a saved view must not keep the run alive
         self.widget.save()
         self._output.update(self._record.bundle(self.widget))
 
     def _on_message(self, message: Wire) -> None:
         # On a subshell's thread, while the cell is busy: flip a switch and go.
-        if message["type"] == "cancel" and self._cancel is not None:
+        if message["type"] == "cancel":
             self._cancel()
+        elif message["type"] == "ask":
+            self._partings.ask(message)
+        elif message["type"] == "part":
+            self._partings.part(message)
         elif message["type"] in ("resync", "whole"):
             if message["type"] == "whole":
                 self._record.want(message["branch"], message["item"])

@@ -114,7 +114,7 @@ def choices(model: RunModel, most: int = 16) -> str:
 
 def transcript(model: RunModel, *, stable: bool = False) -> str:
     """The text of all branches, lanes indented under their parent at the place of their fork. Those that part from
-    inside a generation come last; ⑂ is where they part."""
+    inside a generation come last; ↳ is where they part."""
     writer = _Writer(model, stable)
     writer.all_branches()
     return "".join(writer.parts)
@@ -186,7 +186,7 @@ class _Writer:
         parting = kept_units(item)
         kept = len(item["text"].encode("utf-16-le")[: 2 * parting].decode("utf-16-le", "ignore"))
         is_variant = item["parts"] and origin_of(item["parts"][0]) in ("kept", "given")
-        self._write(f"«{item['text'][:kept]}{'⑂' if is_variant else ''}{item['text'][kept:]}")
+        self._write(f"«{item['text'][:kept]}{'↳' if is_variant else ''}{item['text'][kept:]}")
         if running and self.stable:
             return False
         self._write("…»" if running else "»")

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-from lmnb.language.events import RunEvent, RunFinished, to_json
+from lmnb.language.events import RunEvent, RunFinished, RunResumed, to_json
+from lmnb.language.run import Run
+from lmnb.language.state import ProgramState
 from lmnb.widgets import run_html, run_text
 from lmnb.widgets.detect import ViewMode, check_mode, current_cell, detect_mode
 from lmnb.widgets.feed import Feed
 from lmnb.widgets.page import page
+from lmnb.widgets.recent import recent_runs
 from lmnb.widgets.rerun import Comparison
+from lmnb.widgets.run_parting import Partings
 from lmnb.widgets.run_sinks import HtmlSink, RunRecord, SilentSink, Sink, TextSink, WidgetSink, Wire
 
 
@@ -32,16 +37,30 @@ class RunSource(Protocol):
 
 
 class RunView:
-    """One run's view. `mode`: widget, html, text or off; None detects what the front end can show."""
+    """One run's view. `mode`: widget, html, text or off; None detects what the front end can show.
 
-    def __init__(self, run: RunSource, mode: ViewMode | str | None = None) -> None:
+    `keep` puts the state of a branch that a reader makes where the user finds it, and returns the name of that place.
+    When the run is over the view holds it no more, but the run still holds the view: if it goes on, it is followed.
+    """
+
+    def __init__(
+        self,
+        run: RunSource,
+        mode: ViewMode | str | None = None,
+        *,
+        keep: Callable[[ProgramState], str | None] = lambda state: None,
+    ) -> None:
         self.mode: ViewMode = detect_mode() if mode is None else check_mode(mode)
         self._run: RunSource | None = run
+        self._weak_run = weakref.ref(run)
+        self._keep = keep
+        self._lock = threading.Lock()
         self._record = RunRecord(Comparison(current_cell()))
-        self._sink = self._make_sink(run)
+        self._sink = self._make_sink()
         self._feed: Feed[Wire] = Feed(self._deliver, self._sink.interval)
         self._ended = threading.Event()  # the run's last event was delivered
         self._unsubscribe: Callable[[], None] | None = None
+        self._displayed = False
         self._finished = False
         self._background = False
 
@@ -50,8 +69,9 @@ class RunView:
 
         With `background` the cell will not wait for the run: the view then finishes by itself.
         """
-        if self._unsubscribe is not None or self._run is None:
+        if self._displayed or self._run is None:
             return
+        self._displayed = True
         self._background = background
         self._sink.show()
         self._unsubscribe = self._run.subscribe(self._take)
@@ -61,7 +81,7 @@ class RunView:
 
         False if the run's end was not seen within `timeout` seconds; what was seen until then is shown.
         """
-        if self._unsubscribe is None or self._finished:
+        if not self._displayed or self._finished:
             return self._ended.is_set()
         deadline = time.monotonic() + timeout
         self._ended.wait(timeout)
@@ -84,14 +104,26 @@ class RunView:
     def __repr__(self) -> str:
         return f"RunView(mode={self.mode!r})"
 
-    def _make_sink(self, run: RunSource) -> Sink:
+    def _partings(self, post: Callable[[Wire], None]) -> Partings:
+        return Partings(self._weak_run, post, self._keep, lambda events: self._feed.put(events))
+
+    def _cancel(self) -> None:
+        if (run := self._run) is not None:
+            run.cancel()
+
+    def _make_sink(self) -> Sink:
         if self.mode == "widget":
-            return WidgetSink(self._record, run.cancel, lambda: self._feed.poke())
+            return WidgetSink(self._record, self._cancel, lambda: self._feed.poke(), self._partings)
         if self.mode == "html":
             return HtmlSink(self._record)
         return TextSink(self._record) if self.mode == "text" else SilentSink(self._record)
 
     def _take(self, event: RunEvent) -> None:
+        with self._lock:
+            if self._finished and isinstance(event, RunResumed):
+                self._finished, self._background, self._run = False, True, self._weak_run()
+                self._ended.clear()
+                self._feed = Feed(self._deliver, self._sink.interval)
         self._feed.put([to_json(event)], hurry=isinstance(event, RunFinished))  # a cell's end waits for this one
 
     def _deliver(self, events: list[Wire]) -> None:
@@ -104,9 +136,14 @@ class RunView:
                     self._close(0.0)
 
     def _close(self, timeout: float) -> None:
-        self._finished = True
-        if self._unsubscribe is not None:
-            self._unsubscribe()
+        with self._lock:
+            self._finished = True
+            run, self._run = self._run, None
+        follow = isinstance(run, Run) and self.mode in ("widget", "html")
+        unsubscribe, self._unsubscribe = self._unsubscribe, None  # it holds the run
+        if unsubscribe is not None and not follow:
+            unsubscribe()
         self._feed.close(timeout)
         self._sink.finish()
-        self._run = None
+        if isinstance(run, Run) and self.mode == "widget":
+            recent_runs.add(run)

@@ -36,6 +36,11 @@ tuesday.run.save("tuesday.json")
         "sharing.md",
         "tree = lmnb.CacheView(runtime)",
     ): "from context_support import fake_runtime; runtime = fake_runtime()",
+    ("language.md", 't = s.branch_at("answer"'): SCRIPTED
+    + """
+s = open_state(ScriptedBackend("one two three four five six seven eight nine"))
+s += lmnb.gen("answer")
+""",
     ("structured.md", "class Wand:"): SCRIPTED
     + """s = open_state(ScriptedBackend({"wand": '{"wood":"holly","length":11}', """
     + """"call": '{"name":"weather","arguments":{"city":"Oslo","days":7}}'}))""",
@@ -50,6 +55,9 @@ assert Path("monday.html").read_text().startswith("<!doctype html>")
 assert monday.diff(s).same and not monday.diff(lmnb.replay("tuesday.json")).same
 """,
     ("sharing.md", "lmnb.mlflow.autolog()"): "lmnb.mlflow.autolog(disable=True); lmnb.telemetry.disable()",
+    ("language.md", 't = s.branch_at("answer"'): """
+assert t["answer"] == "one two three four five six seven maybe nine"
+""",
     ("structured.md", "class Wand:"): 'assert s.parsed("wand") == Wand(wood="holly", length=11)',
     ("structured.md", "def weather("): 'assert repr(s.parsed("call")) == "weather(city=\'Oslo\', days=7)"',
     ("backends.md", "dspy.configure("): 'assert lm.history[0]["outputs"][0].startswith("{")',

@@ -1,7 +1,7 @@
 // One widget's state in the front end: a snapshot and the numbered deltas after it. A missing number, or a delta
 // that does not fit, asks the kernel for a new snapshot. Views subscribe here; it draws nothing.
 
-import type { HostModel, KernelMessage, Pool, Snapshot, ViewMessage } from "./protocol";
+import type { HostModel, KernelMessage, Pool, Reply, Snapshot, ViewMessage } from "./protocol";
 
 /** What a connection keeps up to date: made from a snapshot, grown by events. */
 export interface Reducer<S, E> {
@@ -17,6 +17,7 @@ const RESYNC_AFTER = 1000; // milliseconds without an answer before asking again
 
 export class Connection<S, E> {
   seq = 0;
+  readonly replies = new Set<(reply: Reply) => void>(); // views that asked something
   private _listeners = new Set<(change: Change) => void>();
   private _waiting = false; // for a snapshot
   private _timer: ReturnType<typeof setTimeout> | undefined;
@@ -57,6 +58,8 @@ export class Connection<S, E> {
     } else if (message.type === "notice") {
       this._reducer.notice?.(message.text);
       this._emit("events");
+    } else if (message.type === "likely" || message.type === "parted" || message.type === "refused") {
+      for (const take of this.replies) take(message);
     } else if (message.type === "events" && message.seq > this.seq) {
       if (message.seq !== this.seq + 1) return this._resync();
       try {

@@ -8,7 +8,7 @@ export type Status = "running" | "done" | "failed" | "cancelled";
 /** Of generated text: length, tokens, seconds since the generation began, origin, and for each token whose
  * log-probability was asked for its text, log-probability and the likeliest tokens at its place. */
 export type Part = [number, number, (number | null)?, Origin?, TokenDetail[]?];
-export type Origin = "free" | "masked" | "forced";
+export type Origin = "free" | "masked" | "forced" | "given" | "kept";
 export type TokenDetail = [string, number | null, Alternative[]];
 /** Text, log-probability, and 1 if it was ruled out. */
 export type Alternative = [string, number, 1?];
@@ -53,7 +53,11 @@ export type RunEvent =
       label: string;
       program: string | null;
       row: number | null;
+      at?: [number, number] | null; // parts from inside the parent's generation: its number, characters kept of it
+      note?: string | null;
     }
+  | { type: "named"; branch: number; name: string }
+  | { type: "resume"; time: number }
   | { type: "role"; branch: number; role: string; prefix: string }
   | { type: "role_end"; branch: number; suffix: string }
   | { type: "text"; branch: number; text: string; cut?: { at: number; missing: number } }
@@ -129,12 +133,33 @@ export interface Pool {
 export type KernelMessage<E> =
   | { type: "events"; seq: number; events: E[]; pool?: Pool }
   | { type: "snapshot"; snapshot: string }
-  | { type: "notice"; text: string };
+  | { type: "notice"; text: string }
+  | Reply;
+
+/** Where a branch may part: before that token of that generation (selects not counted) of that branch. */
+export interface Parting {
+  branch: number;
+  gen: number;
+  token: number;
+}
+
+/** What the kernel answers to `ask` and `part`. `ids`: of the likeliest tokens in `detail`. */
+export type Reply =
+  | ({ type: "likely"; detail: TokenDetail | null; ids: number[] } & Parting)
+  | ({ type: "parted"; opened: number } & Parting)
+  | ({ type: "refused"; why: string } & Parting);
 
 /** What people may do to the cache; all but `flush` to a node. */
 export type Act = "pin" | "unpin" | "evict" | "flush";
 
-export type ViewMessage = { type: "resync" } | { type: "cancel" } | { type: "views"; count: number } | { type: "whole"; branch: number; item: number } | { type: "act"; act: Act; node?: number };
+export type ViewMessage =
+  | { type: "resync" }
+  | { type: "cancel" }
+  | { type: "views"; count: number }
+  | { type: "whole"; branch: number; item: number }
+  | ({ type: "ask" } & Parting)
+  | ({ type: "part"; text?: string; id?: number } & Parting)
+  | { type: "act"; act: Act; node?: number };
 
 export interface Snapshot<S> {
   protocol: number;

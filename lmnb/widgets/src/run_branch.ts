@@ -6,7 +6,7 @@ import { imageLabel, plural } from "./format";
 import { type ForkUi, ForkView } from "./run_fork";
 import { GenView, TextView } from "./run_gen";
 import type { Mark } from "./protocol";
-import type { Item, RunModel } from "./run_model";
+import type { Branch, GenItem, Item, RunModel } from "./run_model";
 import type { Colour } from "./run_tokens";
 
 /** What a reader opened, kept across redraws and views. */
@@ -18,14 +18,16 @@ export interface RunUi {
   markup: boolean; // template text shown
   colour: Colour; // of generated tokens
   scrollTop: number | null; // where the transcript was left
+  reveal: { branch: number; until: number } | null; // a branch to go to as soon as it is there
   fetch: ((branch: number, item: number) => void) | null; // asks the kernel for a text that it has kept back
 }
 
-export const newUi = (): RunUi => ({  forks: new Map(), folded: new Map(), opened: new Set(), vars: null, markup: false, colour: "none", scrollTop: null, fetch: null });
+export const newUi = (): RunUi => ({  forks: new Map(), folded: new Map(), opened: new Set(), vars: null, markup: false, colour: "none", scrollTop: null, reveal: null, fetch: null });
 
 export interface ItemView {
   update(item: Item): void;
   mark?(at: number | null, mark: HTMLElement): void;
+  part?(item: GenItem, fork: ForkView, marker: (index: number) => [number, Element]): void;
 }
 
 export class BranchView {
@@ -36,6 +38,9 @@ export class BranchView {
   private _block: HTMLElement | null = null;
   private _role = "";
   private _error: HTMLElement | null = null;
+  private _numGens = 0;
+  private _note: HTMLElement | null = null;
+  private readonly _variants = new Map<number, ForkView>(); // by item
 
   constructor(
     private readonly _model: RunModel,
@@ -50,6 +55,7 @@ export class BranchView {
       const item = items[index] as Item;
       (this._views[index] ??= this._create(item, index)).update(item);
     }
+    for (const index of branch.parted) this._part(branch, index);
     for (; this._numMarks < branch.marks.length; this._numMarks++) {
       const { item, at, why } = branch.marks[this._numMarks] as Mark;
       this._views[item]?.mark?.(at, markElement(at, why));
@@ -59,6 +65,30 @@ export class BranchView {
       this._error = h("pre", { class: "lmnb-error" }, `✕ ${branch.error}`);
       this.el.append(this._error);
     }
+    if (branch.note && branch.status !== "running" && !this._note) {
+      this._note = h("p", { class: "lmnb-hint" }, branch.note);
+      this.el.append(this._note);
+    }
+  }
+
+  /** The branches that part from inside a generation: below its block, with a mark in its text for each. */
+  private _part({ items }: Branch, index: number): void {
+    const gen = items[index];
+    const view = this._views[index];
+    if (gen?.type !== "gen" || !view?.part) return;
+    let fork = this._variants.get(index);
+    if (!fork) {
+      fork = new ForkView(this._model, this._ui, `${this._id}:v${index}`, ` from inside ${gen.var ?? "the text"}`);
+      this._variants.set(index, fork);
+    }
+    view.part(gen, fork, (number) => {
+      const { id, label, at } = this._model.branch(gen.variants[number] as number);
+      const name = `branch ${label}`;
+      const mark = h("button", { type: "button", class: "lmnb-parting", title: name, "aria-label": `${name} parts here` }, `↳${label.split("~").pop()}`);
+      mark.addEventListener("click", () => laneButton(mark.closest(".lmnb-run"), id)?.focus());
+      return [at?.[1] ?? 0, mark];
+    });
+    fork.update({ type: "fork", fork: -1, branches: gen.variants });
   }
 
   private _create(item: Item, index: number): ItemView {
@@ -104,8 +134,18 @@ export class BranchView {
       case "gen": {
         const block = this._openBlock();
         show(block);
-        const gen = new GenView(block, item, this._ui.colour, this._ui.opened, `${this._id}:${index}`);
-        return { update: (now) => now.type === "gen" && gen.update(now), mark: (at, mark) => gen.mark(at, mark) };
+        const place = { branch: this._id, gen: this._numGens };
+        const isVariant = place.gen === 0 && this._model.branch(this._id).at !== null;
+        if (item.kind === "gen") this._numGens++;
+        const gen = new GenView(block, item, this._ui.colour, this._ui.opened, `${this._id}:${index}`, place, isVariant);
+        return {
+          update: (now) => now.type === "gen" && gen.update(now),
+          mark: (at, mark) => gen.mark(at, mark),
+          part: (now, fork, marker) => {
+            if (!fork.el.parentElement) block.parentElement?.after(fork.el);
+            gen.parted(now.variants.length, marker);
+          },
+        };
       }
       case "fork":
         this._block = null;
@@ -142,6 +182,11 @@ export class BranchView {
 }
 
 const still: ItemView = { update: () => undefined };
+
+/** The head of a branch's lane. */
+export function laneButton(root: Element | null, branch: number): HTMLElement | null {
+  return root?.querySelector<HTMLElement>(`[data-branch="${branch}"] .lmnb-lane-name`) ?? null;
+}
 
 function show(block: HTMLElement): void {
   block.parentElement?.classList.remove("lmnb-blank");

@@ -37,6 +37,7 @@ export class ForkView implements ItemView {
     private readonly _model: RunModel,
     private readonly _ui: RunUi,
     key: string,
+    private readonly _where = "",
   ) {
     this._choice = _ui.forks.get(key) ?? { extra: 0, lines: null, query: "", sort: "in order" };
     _ui.forks.set(key, this._choice);
@@ -101,7 +102,7 @@ export class ForkView implements ItemView {
   }
 
   private _summary(ids: number[]): string {
-    const parts = [plural(ids.length, "branch", "branches")];
+    const parts = [plural(ids.length, "branch", "branches") + this._where];
     if (this._choice.query.trim()) parts.push(`${count(this._order.length)} found`);
     const states = ids.map((id) => this._model.branch(id).status);
     for (const status of ["running", "failed", "cancelled"] as const) {
@@ -139,7 +140,7 @@ class LaneView {
     this._body.append(this._branch.el);
     this._name = h("button", { type: "button", class: "lmnb-lane-name" }, name);
     const head = h("div", { class: "lmnb-lane-head" }, this._sign, this._name, this._preview, this._tokens);
-    this.el = h("section", { class: "lmnb-lane", "aria-label": name }, head, this._body);
+    this.el = h("section", { class: "lmnb-lane", "aria-label": name, "data-branch": _id }, head, this._body);
     head.addEventListener("click", () => {
       this._ui.folded.set(this._id, this._isOpen);
       this._done = false;
@@ -174,6 +175,7 @@ class LaneView {
       setText(this._sign, SIGNS[branch.status]);
       this._sign.setAttribute("aria-label", WORDS[branch.status]);
     }
+    setText(this._name, laneName(branch));
     setText(this._tokens, `${count(branch.generated)} tok`);
     this._done = this._model.state.status !== "running";
   }
@@ -183,5 +185,5 @@ class LaneView {
 function laneName(branch: Branch): string {
   const parts = branch.program ? [branch.program] : [];
   parts.push(branch.row === null ? `branch ${branch.label}` : `row ${branch.row}`);
-  return parts.join(" · ");
+  return parts.join(" · ") + (branch.name ? ` = ${branch.name}` : "");
 }

@@ -4,7 +4,7 @@ import { h, setAttributes, setText } from "./dom";
 import { count, plural, seconds, SIGNS } from "./format";
 import { choiceTable } from "./run_choice";
 import type { GenItem, TextItem } from "./run_model";
-import { type Colour, TokenSpans } from "./run_tokens";
+import { type Colour, spreads, TokenSpans } from "./run_tokens";
 
 const FOLD_OVER = 2400; // characters; longer given text shows its beginning and end only
 const FOLD_HEAD = 1200;
@@ -99,28 +99,54 @@ export class GenView {
   private readonly _note = h("small", { class: "lmnb-note" });
   private readonly _cost = h("small", { class: "lmnb-cost" }); // shown where an earlier run is there to compare with
   private _choice: HTMLElement | null = null;
-  private readonly _spans: TokenSpans | null = null; // in place of the one text, where tokens are coloured
+  private _spans: TokenSpans | null = null; // in place of the one text, where single tokens matter
+  private _item: GenItem;
+  private _numParted = 0;
 
   constructor(
     parent: HTMLElement,
     item: GenItem,
-    colour: Colour,
+    private readonly _colour: Colour,
     private readonly _opened: Set<string>,
     private readonly _key: string,
+    private readonly _place: { branch: number; gen: number },
+    spread: boolean,
   ) {
+    this._item = item;
     const classes = item.kind === "select" ? "lmnb-gen lmnb-chosen" : "lmnb-gen";
     this._text = h("ins", { class: classes }, this._node);
     if (item.constraint === "json_schema") this._text.classList.add("lmnb-mono");
-    if (colour !== "none" && item.kind === "gen") {
-      this._spans = new TokenSpans(this._text, colour);
-      this._text.classList.add("lmnb-coloured");
+    if (item.kind === "gen") {
       setAttributes(this._text, { tabindex: 0, role: "group", "aria-label": `generated ${item.var ?? "text"}` });
+      spreads.set(this._text, () => this._spread());
+      if (spread || _colour !== "none") this._spread();
+      this._cost.classList.toggle("lmnb-shown", spread);
     }
     if (item.var) parent.append(h("small", { class: "lmnb-var" }, item.var));
     parent.append(this._text, this._note, this._cost);
   }
 
+  /** Draw every token as an element of its own. */
+  private _spread(): void {
+    if (this._spans) return;
+    const marks = [...this._text.children];
+    this._text.replaceChildren();
+    this._spans = new TokenSpans(this._text, this._colour, this._place);
+    this._text.classList.add(this._colour === "none" ? "lmnb-spread" : "lmnb-coloured");
+    this._spans.update(this._item);
+    this._note.before(...marks);
+  }
+
+  /** Mark where branches part from the text: `marker` gives the place of each, and what leads to it. */
+  parted(numVariants: number, marker: (index: number) => [number, Element]): void {
+    for (; this._numParted < numVariants; this._numParted++) {
+      this._spread();
+      this._spans?.part(...marker(this._numParted));
+    }
+  }
+
   update(item: GenItem): void {
+    this._item = item;
     const shown = this._node.data;
     if (this._spans) {
       this._spans.update(item);

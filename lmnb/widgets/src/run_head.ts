@@ -21,6 +21,8 @@ export class HeadView {
   private readonly _markup = h("button", { type: "button", class: "lmnb-toggle", "aria-pressed": "false" }, "Template");
   private readonly _samples: { time: number; tokens: number }[] = [];
 
+  private readonly _canCancel: boolean;
+
   constructor(actions: { cancel: () => void; markup: (shown: boolean) => void; markupShown: boolean; canCancel: boolean; menu: HTMLElement }) {
     const names: [string, string][] = [...ORIGINS.map((name): [string, string] => [name, name === "generated" ? "generated tokens" : name]), ["first", "to first token"], ["rate", "tok/s"]];
     const metrics = h("span", { class: "lmnb-metrics" });
@@ -30,7 +32,7 @@ export class HeadView {
       this._metrics.set(key, { el, value });
       metrics.append(el);
     }
-    this._stop.hidden = !actions.canCancel;
+    this._canCancel = actions.canCancel;
     this._stop.addEventListener("click", () => {
       this._stop.disabled = true;
       setText(this._stop, "Stopping…");
@@ -55,7 +57,9 @@ export class HeadView {
       setText(this._sign, SIGNS[state.status]);
       const after = state.seconds === null ? "" : ` · ${seconds(state.seconds)}`;
       setText(this._word, WORDS[state.status] + after);
-      if (state.status !== "running") this._stop.hidden = true;
+      this._stop.hidden = state.status !== "running" || !this._canCancel;
+      this._stop.disabled = false; // a run that was over may go on
+      setText(this._stop, "Cancel");
     }
     this._markup.hidden &&= !state.branches.some((branch) => branch.items.some((item) => item.type === "role"));
     setText(this._program, state.program);

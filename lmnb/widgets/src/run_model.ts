@@ -29,6 +29,7 @@ export interface GenItem {
   first_token_seconds: number | null;
   seconds: number | null;
   choice: Choice | null;
+  variants: number[]; // branches that part from inside it
 }
 
 export interface TextItem {
@@ -54,12 +55,16 @@ export interface Branch {
   label: string;
   program: string | null;
   row: number | null;
+  at: [number, number] | null; // of a branch that parts from inside a generation
+  note: string | null;
+  name: string | null; // the variable that has its state
   status: Status;
   error: string | null;
   reused: number;
   computed: number;
   generated: number;
   items: Item[];
+  parted: number[]; // items with variants
   marks: Mark[];
   vars: { name: string; value: string; kind?: string }[];
 }
@@ -106,9 +111,13 @@ export function emptyRun(): RunState {
 
 export class RunModel {
   private _byId = new Map<number, Branch>();
+  private _vars = new Map<string, Branch["vars"][number]>();
 
   constructor(readonly state: RunState = emptyRun()) {
-    for (const branch of state.branches) this._byId.set(branch.id, branch);
+    for (const branch of state.branches) {
+      this._byId.set(branch.id, branch);
+      for (const variable of branch.vars) this._vars.set(`${branch.id}:${variable.name}`, variable);
+    }
   }
 
   branch(id: number): Branch {
@@ -131,17 +140,30 @@ export class RunModel {
         state.model = event.model;
         state.time = event.time;
         state.cell = event.cell ?? null;
-        this._open(0, null, 0, 0, "0", null, null);
+        this._open({ branch: 0, parent: null, index: 0, fork: 0, label: "0" });
         return;
       case "branch": {
-        const { parent, fork } = event;
-        const items = this.branch(parent).items;
+        const { fork, at } = event;
+        const parent = this.branch(event.parent);
+        const items = parent.items;
+        if (at) {
+          const gen = items.filter((item): item is GenItem => item.type === "gen" && item.kind === "gen")[at[0]];
+          if (!gen) throw new Error(`branch ${event.parent} has no generation ${at[0]}`);
+          gen.variants.push(event.branch);
+          if (!parent.parted.includes(items.indexOf(gen))) parent.parted.push(items.indexOf(gen));
+          this._open(event);
+          return;
+        }
         const known = items.findLast((item) => item.type === "fork" && item.fork === fork);
         if (known?.type === "fork") known.branches.push(event.branch);
         else items.push({ type: "fork", fork, branches: [event.branch] });
-        this._open(event.branch, parent, event.index, fork, event.label, event.program, event.row);
+        this._open(event);
         return;
       }
+      case "resume":
+        state.status = "running";
+        state.seconds = null;
+        return;
       case "rerun":
         state.rerun = true;
         return;
@@ -159,7 +181,7 @@ export class RunModel {
     }
   }
 
-  private _applyToBranch(branch: Branch, event: Exclude<RunEvent, { type: "run" | "rerun" | "branch" | "join" | "run_end" }>) {
+  private _applyToBranch(branch: Branch, event: Exclude<RunEvent, { type: "run" | "rerun" | "branch" | "join" | "resume" | "run_end" }>) {
     const items = branch.items;
     switch (event.type) {
       case "role":
@@ -202,12 +224,20 @@ export class RunModel {
         this._endGen(branch, openGen(branch), event);
         return;
       case "var": {
-        const known = branch.vars.find((variable) => variable.name === event.name);
         const { name, value, kind = "str" } = event;
+        const key = `${branch.id}:${name}`;
+        const known = this._vars.get(key);
         if (known) Object.assign(known, { value, kind });
-        else branch.vars.push({ name, value, kind });
+        else {
+          const variable = { name, value, kind };
+          this._vars.set(key, variable);
+          branch.vars.push(variable);
+        }
         return;
       }
+      case "named":
+        branch.name = event.name;
+        return;
       case "mark":
         branch.marks.push({ item: event.item, at: event.at, why: event.why });
         return;
@@ -240,29 +270,18 @@ export class RunModel {
     this.state.generated += tokens;
   }
 
-  private _open(
-    id: number,
-    parent: number | null,
-    index: number,
-    fork: number,
-    label: string,
-    program: string | null,
-    row: number | null,
-  ): void {
+  private _open(event: Pick<Branch, "parent" | "index" | "fork" | "label"> & { branch: number } & Partial<Pick<Branch, "program" | "row" | "at" | "note">>): void {
+    const { branch: id, parent, index, fork, label, program = null, row = null, at = null, note = null } = event;
     const branch: Branch = {
-      id,
-      parent,
-      index,
-      fork,
-      label,
-      program: program ?? null,
-      row: row ?? null,
+      ...{ id, parent, index, fork, label, program, row, at, note },
+      name: null,
       status: "running",
       error: null,
       reused: 0,
       computed: 0,
       generated: 0,
       items: [],
+      parted: [],
       marks: [],
       vars: [],
     };
@@ -295,6 +314,7 @@ function newGen(name: string | null, kind: "gen" | "select", constraint: string 
     first_token_seconds: null,
     seconds: null,
     choice: null,
+    variants: [],
   };
 }
 

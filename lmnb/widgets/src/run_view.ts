@@ -2,12 +2,15 @@
 
 import type { Connection, Reducer } from "./connection";
 import { frameScheduler, h, OWN_KEYS, stickToEnd } from "./dom";
-import type { RunEvent } from "./protocol";
-import { BranchView, newUi } from "./run_branch";
+import type { Parting, Reply, RunEvent } from "./protocol";
+import { BranchView, laneButton, newUi } from "./run_branch";
 import { HeadView } from "./run_head";
 import { RunModel, type RunState } from "./run_model";
-import { colourMenu, TokenStrip } from "./run_tokens";
+import { TokenStrip } from "./run_strip";
+import { colourMenu } from "./run_tokens";
 import { VarsView } from "./run_vars";
+
+const REVEAL_FOR = 5000; // milliseconds
 
 /** A run's model and what readers opened in it; shared by all views of one widget. */
 export class RunStore implements Reducer<RunState, RunEvent> {
@@ -34,6 +37,11 @@ export function renderRun(
   store.ui.fetch = canCancel ? (branch, item) => connection.post({ type: "whole", branch, item }) : null;
   el.append(root);
   let redraw = () => undefined as void;
+  let strip: TokenStrip | undefined;
+  const actions = {
+    ask: (place: Parting) => connection.post({ type: "ask", ...place }),
+    part: (place: Parting, what: object) => connection.post({ type: "part", ...place, ...what }),
+  };
 
   const build = () => {
     root.replaceChildren();
@@ -58,8 +66,8 @@ export function renderRun(
     const transcript = new BranchView(store.model, 0, store.ui);
     const stick = stickToEnd(body);
     body.append(transcript.el);
-    root.append(head.el, head.bar, body, error, vars.el);
-    if (store.ui.colour !== "none") body.after(new TokenStrip(body, store.ui.colour, () => hasDetails(store.model)).el);
+    strip = new TokenStrip(body, store.ui.colour, () => hasDetails(store.model), canCancel ? actions : null);
+    root.append(head.el, head.bar, body, strip.el, error, vars.el);
     redraw = () => {
       const state = store.model.state;
       root.dataset["status"] = state.status;
@@ -71,6 +79,11 @@ export function renderRun(
       error.hidden = !state.error;
       if (state.error) error.textContent = `✕ ${state.error}`;
       vars.update(state);
+      const { reveal } = store.ui;
+      // For a while: when the run ends, JupyterLab draws the view anew, and the focus would be lost.
+      if (reveal && performance.now() < reveal.until && root.isConnected && document.activeElement === document.body) {
+        laneButton(root, reveal.branch)?.focus();
+      }
     };
     redraw();
     // A run that is over is read from its beginning, one that goes on is followed.
@@ -88,8 +101,16 @@ export function renderRun(
       build();
     } else frames.request();
   });
+  const answer = (reply: Reply) => {
+    if (reply.type === "parted") store.ui.reveal = { branch: reply.opened, until: performance.now() + REVEAL_FOR };
+    strip?.answer(reply);
+    frames.request();
+  };
+  connection.replies.add(answer);
   build();
+  if (store.ui.reveal) frames.request(); // once this stands in the page
   return () => {
+    connection.replies.delete(answer);
     unsubscribe();
     frames.cancel();
     root.remove();

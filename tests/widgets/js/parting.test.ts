@@ -1,0 +1,137 @@
+// @vitest-environment jsdom
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import type { RunEvent } from "../../../lmnb/widgets/src/protocol";
+import create from "../../../lmnb/widgets/src/run";
+import { emptyRun, RunModel } from "../../../lmnb/widgets/src/run_model";
+import branched from "../fixtures/run_branched.json";
+import { FakeHost, frames, snapshot } from "./fake_host";
+
+const events = structuredClone(branched.events) as RunEvent[];
+
+function folded(list: RunEvent[]) {
+  const model = new RunModel();
+  for (const event of structuredClone(list)) model.apply(event);
+  return model.state;
+}
+
+function open(state = emptyRun(), seq = 0, live = true) {
+  const host = new FakeHost({ snapshot: snapshot("run", seq, state), _esm: live ? "…" : undefined });
+  const widget = create();
+  widget.initialize({ model: host as never });
+  const el = document.createElement("div");
+  document.body.append(el);
+  widget.render({ model: host as never, el });
+  return { host, el };
+}
+
+const text = (el: Element, selector: string) => [...el.querySelectorAll(selector)].map((found) => found.textContent);
+const click = (el: Element | null | undefined) => el?.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+const asked = (host: FakeHost) => host.sent.filter((message) => message.type === "ask" || message.type === "part");
+
+describe("branches that part from inside a generation", () => {
+  beforeEach(() => {
+    vi.stubGlobal("requestAnimationFrame", (draw: FrameRequestCallback) => setTimeout(() => draw(0), 1) as unknown as number);
+    vi.stubGlobal("cancelAnimationFrame", (id: number) => clearTimeout(id));
+  });
+  afterEach(() => {
+    vi.unstubAllGlobals();
+    document.body.replaceChildren();
+  });
+
+  it("stand beside their origin, with a mark where they part, streamed or whole", async () => {
+    const whole = open(folded(events), 1).el;
+    const { host, el } = open();
+    for (const [place, event] of events.entries()) {
+      host.receive({ type: "events", seq: place + 1, events: [structuredClone(event)] });
+      if (place % 5 === 0) await frames();
+    }
+    await frames();
+    for (const view of [whole, el]) {
+      expect(text(view, ".lmnb-lane-name")).toEqual(["branch 0~1", "branch 0~2", "branch 0~2~1"]);
+      expect(text(view, ".lmnb-body > .lmnb-branch > .lmnb-block .lmnb-gen")).toEqual(["↳2Oslo↳1 it is"]);
+      const lane = view.querySelector('[data-branch="1"]') as HTMLElement;
+      expect([...lane.querySelectorAll<HTMLElement>(".lmnb-tok")].map((tok) => [tok.textContent, tok.dataset["o"]])).toEqual([
+        ["Oslo", "kept"],
+        [" was", "given"],
+        [" it", undefined],
+      ]);
+      expect(text(lane, ".lmnb-cost")).toEqual(["9 reused · 1 computed · 1 generated"]);
+      expect(text(view, '[data-branch="2"] > .lmnb-lane-body > .lmnb-branch > .lmnb-hint')).toEqual(["The program had read a value before its next steps."]);
+      expect(view.querySelector("script, img")).toBeNull();
+    }
+  });
+
+  it("show the name of the variable that has their state, and the run as going on", async () => {
+    const end = events.findIndex((event) => event.type === "run_end") + 1;
+    const { host, el } = open(folded(events.slice(0, end)), 1);
+    expect(el.querySelector<HTMLElement>(".lmnb-cancel")?.hidden).toBe(true);
+    host.receive({ type: "events", seq: 2, events: structuredClone(events.slice(end, end + 3)) });
+    host.receive({ type: "events", seq: 3, events: [{ type: "named", branch: 2, name: "s_1" }] });
+    await frames();
+    expect(text(el, ".lmnb-lane-name")).toEqual(["branch 0~1", "branch 0~2 = s_1"]);
+    expect(el.querySelector(".lmnb-status")?.textContent).toContain("running");
+    const cancel = el.querySelector<HTMLButtonElement>(".lmnb-cancel");
+    expect([cancel?.hidden, cancel?.disabled, cancel?.textContent]).toEqual([false, false, "Cancel"]);
+  });
+
+  it("are asked for by a click: what else was likely, by token id, or typed text", async () => {
+    const { host, el } = open(folded(events), 1);
+    const place = { branch: 0, gen: 0, token: 1 };
+    const token = el.querySelectorAll<HTMLElement>(".lmnb-block .lmnb-gen .lmnb-tok")[1];
+    click(token);
+    expect(asked(host)).toEqual([{ type: "ask", ...place }]);
+    const panel = el.querySelector<HTMLElement>(".lmnb-part") as HTMLElement;
+    expect(panel.hidden).toBe(false);
+    host.receive({ type: "likely", ...place, token: 0, detail: ["x", -1, [["x", -1]]], ids: [9] }); // of another token
+    expect(panel.querySelector(".lmnb-token")).toBeNull();
+    host.receive({ type: "likely", ...place, detail: [" it", -3, [[" was", -0.1], [" <b>", -2, 1]]], ids: [7, 8] });
+    expect(text(panel, ".lmnb-token")).toEqual(["✓ ␣it5.0 %", "␣was90 %", "✕ ␣<b>14 %"]);
+    expect(panel.querySelectorAll("button.lmnb-token")).toHaveLength(2); // what was said is no other way
+    click(panel.querySelector("button.lmnb-token"));
+    expect(asked(host).at(-1)).toEqual({ type: "part", ...place, id: 7 });
+    host.receive({ type: "refused", ...place, why: "the constraint does not allow it" });
+    expect(text(panel, ".lmnb-refused")).toEqual(["✕ the constraint does not allow it"]);
+    const input = panel.querySelector("input") as HTMLInputElement;
+    const go = panel.querySelector(".lmnb-part-form button") as HTMLButtonElement;
+    expect([go.textContent, go.disabled]).toEqual(["Draw again", false]);
+    click(go);
+    expect(asked(host).at(-1)).toEqual({ type: "part", ...place });
+    host.receive({ type: "refused", ...place, why: "no" });
+    input.value = " maybe";
+    input.dispatchEvent(new Event("input", { bubbles: true }));
+    expect(go.textContent).toBe("Branch here");
+    input.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
+    expect(asked(host).at(-1)).toEqual({ type: "part", ...place, text: " maybe" });
+    host.receive({ type: "parted", ...place, opened: 3 });
+    expect(panel.hidden).toBe(true);
+    await frames();
+    expect(document.activeElement?.textContent).toBe("branch 0~2~1");
+  });
+
+  it("are reached by keys alone, in text that was in one piece", () => {
+    const end = events.findIndex((event) => event.type === "branch");
+    const { host, el } = open(folded(events.slice(0, end)), 1);
+    const gen = el.querySelector<HTMLElement>(".lmnb-gen") as HTMLElement;
+    expect([gen.tabIndex, gen.getAttribute("aria-label")]).toEqual([0, "generated answer"]);
+    expect(gen.querySelector(".lmnb-tok")).toBeNull();
+    const press = (key: string, at: Element = gen) => at.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    press("ArrowRight");
+    expect(asked(host)).toEqual([]);
+    press("ArrowRight");
+    press("Enter");
+    expect(asked(host)).toEqual([{ type: "ask", branch: 0, gen: 0, token: 1 }]);
+    const input = el.querySelector(".lmnb-part input") as HTMLElement;
+    expect(document.activeElement).toBe(input);
+    press("Escape", input);
+    expect(el.querySelector<HTMLElement>(".lmnb-strip")?.hidden).toBe(true);
+    expect(document.activeElement).toBe(gen);
+  });
+
+  it("are not offered where there is no kernel", () => {
+    const { host, el } = open(folded(events), 1, false);
+    click(el.querySelector(".lmnb-gen .lmnb-tok"));
+    expect(el.querySelector<HTMLElement>(".lmnb-part")?.hidden).toBe(true);
+    expect(el.querySelector(".lmnb-tok-name")?.textContent).toBe("Oslo");
+    expect(asked(host)).toEqual([]);
+  });
+});
