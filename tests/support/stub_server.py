@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,7 +50,7 @@ class Stub:
 
 
 @contextmanager
-def stub_server(rule: Callable[[Asked], Answer]) -> Iterator[Stub]:
+def stub_server(rule: Callable[[Asked], Answer], tls: ssl.SSLContext | None = None) -> Iterator[Stub]:
     stub = Stub(rule)
 
     class Handler(BaseHTTPRequestHandler):
@@ -85,9 +86,11 @@ def stub_server(rule: Callable[[Asked], Answer]) -> Iterator[Stub]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
-    stub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    stub.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}"
     try:
         yield stub
     finally:

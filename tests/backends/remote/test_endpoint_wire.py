@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,6 +169,62 @@ def test_a_server_that_never_answers_is_not_waited_for_without_end() -> None:
             )  # it may be at work: once each
         finally:
             hold.set()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for this machine that nobody has signed, with its key, in one file."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "stub")])
+    now = datetime.now(timezone.utc)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    form = serialization.PrivateFormat.PKCS8
+    path = tmp_path_factory.mktemp("tls") / "stub.pem"
+    path.write_bytes(
+        made.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    )
+    return path
+
+
+def test_a_servers_certificate_is_checked_in_streams_too(certificate: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+
+    def rule(asked: Asked) -> Answer:
+        return Answer(INFO) if asked.path == "/get_model_info" else Answer(events=(result("ab", STOP),))
+
+    with stub_server(rule, context) as stub:
+        with pytest.raises(RemoteError, match="CERTIFICATE_VERIFY_FAILED"):
+            RuntimeEndpoint(stub.url, retries=0)
+        for verify in (str(certificate), False):
+            with RuntimeEndpoint(stub.url, verify=verify) as endpoint:
+                assert ask.run(backend=endpoint)["x"] == "ab"
+        with RuntimeEndpoint(stub.url, verify=False, retries=0) as endpoint:
+            endpoint.wire._verify = True  # what a stream uses is what was asked for, and not less
+            with pytest.raises(GenerationError, match="CERTIFICATE_VERIFY_FAILED"):
+                ask.run(backend=endpoint)["x"]
+
+
+def test_older_servers_tell_of_themselves_by_the_older_name() -> None:
+    def rule(asked: Asked) -> Answer:
+        if asked.path == "/get_server_info":
+            return Answer({"version": "0.3.6", "api_key": "key-123"})
+        return Answer(INFO) if asked.path == "/get_model_info" else Answer("", status=404)
+
+    with stub_server(rule) as stub, RuntimeEndpoint(stub.url) as endpoint:
+        info = sgl.get_server_info(endpoint)
+        assert info["version"] == "0.3.6"
+        assert "api_key" not in info
 
 
 def test_a_refusal_is_not_sent_again() -> None:
