@@ -57,7 +57,8 @@ def local_path(path: str | os.PathLike[str], what: str) -> Path:
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         raise ArgumentError(f"{text!r:.80} cannot be a path: {error}") from error
     if not there:
-        raise ArgumentError(f"there is no {what} {str(target)!r} (looked for in {str(target.parent.absolute())!r})")
+        where = "" if target.is_absolute() else f" below {str(Path.cwd())!r}"
+        raise ArgumentError(f"there is no {what} {str(target)!r}{where}")
     return target
 
 

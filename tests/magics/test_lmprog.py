@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from picture_support import png
 
 from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import CancelledError
@@ -265,3 +266,15 @@ def test_half_characters_are_shown_as_replaced_in_every_view(notebook, backend, 
     for event in notebook.ns["s"].run.events:
         str(event).encode()
     assert caplog.records == []
+
+
+def test_images_are_words_of_a_cell_and_a_missing_one_is_one_line(notebook, backend, tmp_path):
+    (tmp_path / "cat.png").write_bytes(png())
+    notebook.run(f"cat = {str(tmp_path / 'cat.png')!r}")
+    notebook.run("%%lmprog --view text\ns += user(image(cat) + 'Where?')\ns += assistant(gen('city'))")
+    assert "user: [image 4×3 png]Where?\nassistant: «Kyoto»" in notebook.out
+    assert backend.calls[-1].images[0].data == png()
+    said = notebook.fail("%%lmprog\ns += user(image(cat.replace('cat', 'dog')) + 'Where?')")
+    assert "there is no image" in said
+    assert "line 2: s += user(image(" in said
+    assert "Traceback" not in said
