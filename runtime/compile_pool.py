@@ -1,7 +1,9 @@
 """Threads that compile constraints, each with a time limit. A hostile constraint costs its own request only.
 
-The libraries cannot be interrupted: a compilation that takes too long is given up, and its thread ends when it does.
-Threads are daemons, so that none of them keeps a process from ending.
+What is Python in a compilation is kept short by limits on what is compiled, since it holds the interpreter's lock; the
+libraries let go of it, and run with the lowest priority (`give_way`). They cannot be interrupted: a compilation that
+takes too long is given up, and its thread ends when it does. Threads are daemons, so that none of them keeps a process
+from ending.
 """
 
 from __future__ import annotations
@@ -40,7 +42,6 @@ class CompilePool:
         timer = threading.Timer(self._limit, self._fail, (future, too_long))
         timer.daemon = True
         timer.start()
-        _give_way()
         try:
             result = compile()
         except BaseException as error:
@@ -58,9 +59,21 @@ class CompilePool:
             future.set_exception(GrammarError(why))
 
 
-def _give_way() -> None:
-    """Let this thread, and those that it starts, run when the engine's do not need the processor (Linux only:
-    elsewhere a priority belongs to the whole process)."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+def give_way(work: Callable[[], T]) -> T:
+    """The result of `work`, which must not hold the interpreter's lock: it is done in a thread that runs when no other
+    needs the processor. (Were it to hold the lock, all others would wait for a thread that is not given any time.
+    Linux only: elsewhere a priority belongs to the whole process.)"""
+    if sys.platform != "linux":
+        return work()
+    done: Future[T] = Future()
+    threading.Thread(target=_run_last, args=(work, done), name="lmnb-grammar-library", daemon=True).start()
+    return done.result()
+
+
+def _run_last(work: Callable[[], T], done: Future[T]) -> None:
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+    try:
+        done.set_result(work())
+    except BaseException as error:
+        done.set_exception(error)

@@ -28,7 +28,11 @@ __all__ = ["Range", "RegexRewriter", "characters", "codes", "complement", "to_ru
 
 _LAST = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)  # not characters: UTF-8 has no form for them
-_POSIX = re.compile(r"\[[^\]]*(\[:\^?\w+:\])")
+_POSIX = re.compile(r"\[:\^?\w+:\]")
+# Beyond these a regex takes long to read, in Python and so at the engine's cost.
+_MAX_LENGTH = 20_000
+_MAX_WRITTEN = 2_000_000  # with its character classes written out
+_LAST_CASED = 0x1F000  # no character beyond has another case
 _NEVER = r"[^\x{0}-\x{10FFFF}]"
 
 Range = tuple[int, int]
@@ -53,14 +57,15 @@ class RegexRewriter:
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
+        self._classes: dict[Any, str] = {}  # text of each kind of character that was met
+        self._num_written = 0  # characters of such texts
 
     def parse(self) -> tuple[Sequence[Any], int]:
         """The parse tree's nodes and the flags that hold for them. GrammarError if Python cannot read the pattern."""
-        posix = _POSIX.search(self._pattern)
-        if posix is not None:
+        if len(self._pattern) > _MAX_LENGTH:
             raise GrammarError(
-                f"regex {_shown(self._pattern)}: Python has no POSIX classes such as {posix.group(1)} (position "
-                f"{posix.start(1)}); write the characters out, as in [a-zA-Z]"
+                f"regex {_shown(self._pattern)} is {len(self._pattern)} characters long; at most {_MAX_LENGTH} are "
+                "accepted (an enum in a JSON schema, or a grammar, may hold more)"
             )
         try:
             with warnings.catch_warnings():
@@ -71,7 +76,17 @@ class RegexRewriter:
             raise GrammarError(f"regex {_shown(self._pattern)} is invalid: {_one_line(e.msg)}{where}") from None
         except (OverflowError, RecursionError) as e:
             raise GrammarError(f"regex {_shown(self._pattern)} is too large: {e}") from None
+        self._refuse_posix()
         return tree, tree.state.flags
+
+    def _refuse_posix(self) -> None:
+        for found in _LANDMARK.finditer(self._pattern):
+            posix = _POSIX.search(found.group(), 1) if found.group().startswith("[") else None
+            if posix is not None:
+                raise GrammarError(
+                    f"regex {_shown(self._pattern)}: Python has no POSIX classes such as {posix.group()} (position "
+                    f"{found.start() + posix.start()}); write the characters out, as in [a-zA-Z]"
+                )
 
     def characters(self, op: Any, argument: Any, flags: int) -> tuple[Range, ...]:
         """The code points that one character-matching node matches."""
@@ -79,13 +94,12 @@ class RegexRewriter:
 
     def sequence(self, nodes: Iterable[Any], flags: int, first: bool, last: bool) -> str:
         items = list(nodes)
-        is_anchor = [op is codes.AT for op, _ in items]
-        out = []
-        for i, (op, argument) in enumerate(items):
-            at_start = first and all(is_anchor[:i])
-            at_end = last and all(is_anchor[i + 1 :])
-            out.append(self._node(op, argument, flags, at_start, at_end))
-        return "".join(out)
+        inner = [i for i, (op, _) in enumerate(items) if op is not codes.AT]
+        begin, end = (inner[0], inner[-1]) if inner else (len(items), -1)
+        return "".join(
+            self._node(op, argument, flags, first and i <= begin, last and i >= end)
+            for i, (op, argument) in enumerate(items)
+        )
 
     def _node(self, op: Any, argument: Any, flags: int, first: bool, last: bool) -> str:
         if op is codes.AT:
@@ -102,8 +116,21 @@ class RegexRewriter:
             inner = self.sequence(body, flags, first and once, last and once)
             return f"(?:{inner})" + "{" + f"{low}," + ("" if high is codes.MAXREPEAT else f"{high}") + "}"
         if op in (codes.LITERAL, codes.NOT_LITERAL, codes.IN, codes.ANY):
-            return _class_text(self.characters(op, argument, flags))
+            return self._class(op, argument, flags)
         raise self._refusal(op)
+
+    def _class(self, op: Any, argument: Any, flags: int) -> str:
+        key = (op, tuple(argument) if isinstance(argument, list) else argument, flags)
+        text = self._classes.get(key)
+        if text is None:
+            text = self._classes[key] = _class_text(self.characters(op, argument, flags))
+        self._num_written += len(text)
+        if self._num_written > _MAX_WRITTEN:
+            raise GrammarError(
+                f"regex {_shown(self._pattern)} is too large once all its character classes are written out; repeat "
+                "them by counts, or use smaller ones than \\w or (?i)"
+            )
+        return text
 
     def _anchor(self, where: Any, first: bool, last: bool) -> str:
         if where in (codes.AT_BEGINNING, codes.AT_BEGINNING_STRING):
@@ -145,7 +172,10 @@ def characters(op: Any, argument: Any, flags: int) -> tuple[Range, ...]:
     if op is codes.ANY:
         return complement(()) if flags & re.DOTALL else complement(((10, 10),))
     if flags & re.IGNORECASE:
-        return _scan(_source(op, argument), flags & (re.IGNORECASE | re.ASCII))
+        # Only letters that have two cases are looked at in another way.
+        exact = characters(op, argument, flags & ~re.IGNORECASE)
+        cased = re.findall(_source(op, argument), _cased_characters(), flags & (re.IGNORECASE | re.ASCII))
+        return union([*_without(exact, _cased_ranges()), *((ord(char), ord(char)) for char in cased)])
     if op is codes.LITERAL:
         return ((argument, argument),)
     if op is codes.NOT_LITERAL:
@@ -160,7 +190,7 @@ def characters(op: Any, argument: Any, flags: int) -> tuple[Range, ...]:
         elif kind is codes.RANGE:
             ranges.append(value)
         else:
-            ranges.extend(_scan(_CATEGORIES[str(value)], flags & re.ASCII))
+            ranges.extend(_category(str(value), flags & re.ASCII))
     found = union(ranges)
     return complement(found) if negated else found
 
@@ -198,24 +228,39 @@ def _source(op: Any, argument: Any) -> str:
     return f"[{''.join(parts)}]"
 
 
-@lru_cache(maxsize=256)
-def _scan(source: str, flags: int) -> tuple[Range, ...]:
-    """Ask Python itself which characters a one-character regex matches."""
-    runs = re.finditer(f"(?:{source})+", _every_character(), flags)
-    return union([r for run in runs for r in _split_at_gap(ord(run.group()[0]), ord(run.group()[-1]))])
+@lru_cache(maxsize=16)
+def _category(name: str, flags: int) -> tuple[Range, ...]:
+    """The characters of `\\w` and the like."""
+    if "_NOT_" in name:
+        return complement(_category(name.replace("_NOT_", "_"), flags))
+    runs = re.finditer(f"{_CATEGORIES[name]}+", _every_character(), flags)
+    return complement(complement([(ord(run.group()[0]), ord(run.group()[-1])) for run in runs]))
+
+
+def _without(ranges: Sequence[Range], other: Sequence[Range]) -> tuple[Range, ...]:
+    return complement([*complement(ranges), *other])
+
+
+@lru_cache(maxsize=1)
+def _cased_characters() -> str:
+    """All characters that are not the only ones to match themselves if case does not matter."""
+    found: set[str] = set()
+    for char in map(chr, range(_LAST_CASED)):
+        lower, upper = char.lower(), char.upper()
+        if lower != char or upper != char:
+            found.update(other for other in (char, lower, upper) if len(other) == 1)
+    return "".join(sorted(found))
+
+
+@lru_cache(maxsize=1)
+def _cased_ranges() -> tuple[Range, ...]:
+    return union([(ord(char), ord(char)) for char in _cased_characters()])
 
 
 @lru_cache(maxsize=1)
 def _every_character() -> str:
     points = np.concatenate([np.arange(_SURROGATES[0]), np.arange(_SURROGATES[1] + 1, _LAST + 1)])
     return points.astype("<u4").tobytes().decode("utf-32-le")
-
-
-def _split_at_gap(low: int, high: int) -> list[Range]:
-    """Surrogates are missing from `_every_character`, so one run can span them."""
-    if low < _SURROGATES[0] and high > _SURROGATES[1]:
-        return [(low, _SURROGATES[0] - 1), (_SURROGATES[1] + 1, high)]
-    return [(low, high)]
 
 
 def union(ranges: Sequence[Range]) -> tuple[Range, ...]:
@@ -269,6 +314,7 @@ _LANDMARK = re.compile(
 def _landmarks(pattern: str) -> list[tuple[str, int]]:
     """Where the constructs stand that cannot be enforced, as (kind, position). The parse tree has no positions."""
     found = []
+    inner_end = len(pattern.rstrip(")|$"))  # behind it nothing but the ends of groups and branches
     leading = True  # nothing but the beginnings of groups and branches so far
     for match in _LANDMARK.finditer(pattern):
         text, at = match.group(), match.start()
@@ -276,7 +322,7 @@ def _landmarks(pattern: str) -> list[tuple[str, int]]:
             if not leading:
                 found.append(("^", at))
         elif text in ("$", "\\Z"):
-            if re.search(r"[^)|$]", pattern[match.end() :]):
+            if match.end() < inner_end:
                 found.append(("$", at))
         elif text in ("\\b", "\\B"):
             found.append(("\\b", at))

@@ -17,9 +17,11 @@ from lmnb.runtime.json_patterns import FORMATS, pattern_to_rust
 
 Schema = dict[str, Any] | bool
 
-# Beyond these the schema goes to llguidance, which expands nothing ahead of time.
-_MAX_XGRAMMAR_NODES = 500
-_MAX_XGRAMMAR_VALUES = 1000
+# Beyond this size, in nodes and in characters of names and values, a schema goes to llguidance, which expands nothing
+# ahead of time. xgrammar's time and memory grow with more than the square of it: some hundredths of a second here, and
+# minutes for ten times as much. Who asks for xgrammar by name gets somewhat more.
+_MAX_XGRAMMAR_SIZE = (32, 2000)
+_MAX_FORCED_SIZE = (64, 4000)
 _MAX_XGRAMMAR_COUNT = 4096
 
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
@@ -121,12 +123,13 @@ def plan_schema(source: str, engine: str = "auto") -> SchemaPlan:
             schema = _closed(schema)
             nodes = list(_walk(schema, "#"))
         unfit = next((path for path, node in nodes if not _fits_xgrammar(node)), None)
-        num_values = sum(len(node.get("enum", ())) for _, node in nodes)
-        small = len(nodes) <= _MAX_XGRAMMAR_NODES and num_values <= _MAX_XGRAMMAR_VALUES
+        most_nodes, most_characters = _MAX_FORCED_SIZE if engine == "xgrammar" else _MAX_XGRAMMAR_SIZE
+        small = len(nodes) <= most_nodes and sum(_num_characters(node) for _, node in nodes) <= most_characters
         fits = engine != "llguidance" and small and unfit is None
         if engine == "xgrammar" and not fits:
             where = f"at {unfit}" if unfit is not None else "that is so large"
-            raise GrammarError(f"xgrammar does not enforce all of the JSON schema {where}; leave grammar_backend out")
+            why = "does not enforce all of" if unfit is not None else "would take too long to compile"
+            raise GrammarError(f"xgrammar {why} the JSON schema {where}; leave grammar_backend out")
         if not fits:
             schema = with_plain_patterns(schema)
     except RecursionError:
@@ -315,11 +318,17 @@ def _plain_pattern(pattern: str, path: str) -> str:
         raise GrammarError(f"JSON schema at {path} cannot be enforced: {error}") from None
 
 
+def _num_characters(node: dict[str, Any]) -> int:
+    """Of the names and values that the node itself lists."""
+    values = [node["const"]] if "const" in node else node.get("enum", ())
+    return sum(map(len, node.get("properties", ()))) + sum(len(json.dumps(value)) for value in values)
+
+
 def _fits_xgrammar(node: dict[str, Any]) -> bool:
     said = _assertions(node)
     if said <= {"anyOf"} or said == {"enum"} or said == {"const"}:
         values = [node["const"]] if "const" in node else node.get("enum", [])
-        return len(values) <= _MAX_XGRAMMAR_VALUES and all(isinstance(v, str | int | None) for v in values)
+        return all(isinstance(v, str | int | None) for v in values)
     if said == {"$ref"}:
         return any(node["$ref"].startswith(f"#/{key}/") for key in _DEFINITIONS)
     kind = node.get("type")

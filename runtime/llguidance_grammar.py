@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lmnb.errors import GrammarError, LmnbError
+from lmnb.runtime.compile_pool import give_way
 from lmnb.runtime.grammar_vocab import GrammarVocabulary
 
 # Without it the library narrows the mask to one tokenization of text that is forced; a mask says what is allowed.
@@ -124,7 +126,8 @@ class LLGuidanceCompiler:
         return self._compile(f"{_HEADER}start: %json {source}\n")
 
     def _compile(self, grammar: str) -> LLGuidanceMatcher | GrammarError:
-        matcher = self._library.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        make = partial(self._library.LLMatcher, self._tokenizer, grammar, log_level=0, limits=self._limits)
+        matcher = give_way(make)
         if matcher.is_error():
             return GrammarError(_reason(matcher.get_error()))
         warnings = matcher.get_grammar_warnings()

@@ -6,11 +6,13 @@ import json
 import re
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lmnb.errors import GrammarError, LmnbError
+from lmnb.runtime.compile_pool import give_way
 from lmnb.runtime.grammar_disk import GrammarDisk
 from lmnb.runtime.grammar_vocab import GrammarVocabulary
 
@@ -120,12 +122,15 @@ class XGrammarCompiler:
         if compiled is None:
             began = time.perf_counter()
             try:
-                compiled = self._compiler.compile_json_schema(
-                    text,
-                    any_whitespace=loose,
-                    separators=None if loose else (",", ":"),
-                    strict_mode=False,
-                    max_whitespace_cnt=_MOST_WHITE_SPACE if loose else None,
+                compiled = give_way(
+                    partial(
+                        self._compiler.compile_json_schema,
+                        text,
+                        any_whitespace=loose,
+                        separators=None if loose else (",", ":"),
+                        strict_mode=False,
+                        max_whitespace_cnt=_MOST_WHITE_SPACE if loose else None,
+                    )
                 )
             except RuntimeError as e:
                 return GrammarError(re.sub(r"^\[[\d:]+\] \S+: ", "", str(e).strip().splitlines()[-1]))
