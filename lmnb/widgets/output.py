@@ -25,6 +25,7 @@ class Output:
         self._pin = CellPin()
         self._picture = picture
         self._frozen = False
+        self._shown = False
 
     def show(self, bundle: MimeBundle) -> None:
         """Make the display."""
@@ -33,9 +34,12 @@ class Output:
         if WIDGET_MIME in bundle and self._picture is not None:
             _live[self.display_id] = self
         display(bundle, raw=True, display_id=self.display_id)
+        self._shown = True
 
     def update(self, bundle: MimeBundle) -> None:
-        """Replace what the display shows. Once frozen, it shows no live view any more."""
+        """Replace what the display shows, if it was made. Once frozen, it shows no live view any more."""
+        if not self._shown:
+            return
         if self._frozen:
             bundle = {mime: data for mime, data in bundle.items() if mime != WIDGET_MIME}
         self._update(bundle)

@@ -10,7 +10,7 @@ from lmnb.widgets.run_html import STATIC
 # The module is an ES module with a default export; inside a page it can only be imported from a blob.
 _HOST = """
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
-const get = (name) => (name === "snapshot" ? read("lmnb-snapshot") : undefined);
+const get = (name) => (name === "snapshot" ? read("lmnb-snapshot") : name === "alone");
 const model = { get, on() {}, off() {}, send() {} };
 const url = URL.createObjectURL(new Blob([read("lmnb-module")], { type: "text/javascript" }));
 const widget = (await import(url)).default();

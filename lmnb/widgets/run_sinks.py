@@ -53,6 +53,11 @@ class RunRecord:
         self._wanted: set[tuple[int, int]] = set()
 
     @property
+    def seq(self) -> int:
+        """Number of the last delivery."""
+        return self._seq
+
+    @property
     def ended(self) -> bool:
         """Whether the run's last event is in."""
         return self._model.ended
@@ -142,7 +147,7 @@ class WidgetSink:
             self._partings.ask(message)
         elif message["type"] == "part":
             self._partings.part(message)
-        elif message["type"] in ("resync", "whole"):
+        elif message["type"] in ("resync", "whole") or message.get("seq", self._record.seq) != self._record.seq:
             if message["type"] == "whole":
                 self._record.want(message["branch"], message["item"])
             self._resync_wanted = True

@@ -15,7 +15,7 @@ from lmnb.language.events import RunEvent, RunFinished, RunResumed, to_json
 from lmnb.language.run import Run
 from lmnb.language.state import ProgramState
 from lmnb.widgets import run_html, run_text
-from lmnb.widgets.detect import ViewMode, check_mode, current_cell, detect_mode
+from lmnb.widgets.detect import ViewMode, check_mode, current_cell, detect_mode, has_anywidget
 from lmnb.widgets.feed import Feed
 from lmnb.widgets.page import page
 from lmnb.widgets.recent import recent_runs
@@ -75,6 +75,17 @@ class RunView:
         self._background = background
         self._sink.show()
         self._unsubscribe = self._run.subscribe(self._take)
+
+    def _display_(self) -> object:
+        """What marimo shows where a cell's last value is a view: the live widget, or what to install for it."""
+        if not self._displayed and self._run is not None and has_anywidget():
+            self._displayed = self._background = True
+            self.mode = "widget"
+            self._sink = self._make_sink()
+            self._unsubscribe = self._run.subscribe(self._take)
+        if isinstance(self._sink, WidgetSink):
+            return self._sink.widget
+        return "A live view needs anywidget: pip install anywidget"
 
     def finish(self, timeout: float = 5.0) -> bool:
         """Wait for the last event, show it, and make the output stand alone. Call it in the main thread.

@@ -15,7 +15,7 @@ from lmnb.errors import ArgumentError, EngineClosedError, LmnbError
 from lmnb.language.graphviz_source import graphviz_source
 from lmnb.runtime.events import CacheEvent
 from lmnb.widgets import tree_dot, tree_svg
-from lmnb.widgets.detect import ViewMode, check_mode, detect_mode
+from lmnb.widgets.detect import ViewMode, check_mode, detect_mode, has_anywidget
 from lmnb.widgets.feed import WIDGET_INTERVAL, Feed
 from lmnb.widgets.output import MimeBundle, Output, bundle
 from lmnb.widgets.page import page
@@ -61,14 +61,29 @@ class CacheView:
         if self.mode == "text":
             Output().write(self.to_text() + "\n")
             return
-        if self.mode == "widget" and self._widget is None:
+        if self.mode == "widget":
+            self._open()
+        output = Output(lambda: bundle(self._picture(), self.to_text()))
+        self._outputs.append(output)
+        output.show(self._bundle())
+
+    def _display_(self) -> object:
+        """What marimo shows where a cell's last value is a view: the live widget, or text without anywidget."""
+        if not has_anywidget():
+            return self.to_text()
+        self._open()
+        return self._widget
+
+    def _ipython_display_(self) -> None:
+        """The same for IPython."""
+        self.display()
+
+    def _open(self) -> None:
+        if self._widget is None:
             from lmnb.widgets.host import CacheWidget
 
             self._widget = CacheWidget(self.snapshot, self._on_message)
             self._resume()
-        output = Output(lambda: bundle(self._picture(), self.to_text()))
-        self._outputs.append(output)
-        output.show(self._bundle())
 
     def close(self) -> None:
         """Stop following the cache."""
@@ -248,6 +263,6 @@ class CacheView:
             self._pause()  # nobody looks
         elif message["type"] in ("views", "resync"):
             self._resume()
-            if message["type"] == "resync":
+            if message["type"] == "resync" or message.get("seq", self._delivery) != self._delivery:
                 self._resync_wanted = True
                 self._feed.poke()

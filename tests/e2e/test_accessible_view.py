@@ -71,8 +71,8 @@ def use_tree(page: Any) -> None:
 def live_tree() -> str:
     """The page as a kernel's view: with what acts on the cache."""
     page = CacheView(busy_cache(), "off").to_html()
-    assert page.count(": undefined)") == 1
-    return page.replace(": undefined)", ': "a kernel")')
+    assert page.count('=== "alone")') == 1
+    return page.replace('=== "alone")', '=== "no")')
 
 
 def act_on_tree(page: Any) -> None:

@@ -301,3 +301,29 @@ def test_images_are_named_in_their_places_where_no_picture_is_drawn() -> None:
     assert f"user: {said}\n" in run_text.render(model)
     shown = re.sub(r"<[^>]*>", "", run_html.render(model))
     assert said in shown.replace("\u2068", "").replace("\u2069", "")
+
+
+def test_marimo_shows_the_widget_itself(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = FakeRun(judge()[:-1])
+    view = RunView(run, "text")
+    assert view._display_() is view._display_() is front_end.widget
+    run.publish(judge()[-1])
+    assert view._ended.wait(5)
+    deadline = time.monotonic() + 5
+    while not view._finished:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert [event["type"] for event in front_end.events()][-1] == "run_end"
+    assert front_end.displays == front_end.updates == []
+    monkeypatch.setattr("lmnb.widgets.run_view.has_anywidget", lambda: False)
+    assert "needs anywidget" in str(RunView(FakeRun(judge()), "text")._display_())
+
+
+def test_a_page_that_missed_messages_before_it_was_there_gets_a_snapshot(front_end: FrontEnd) -> None:
+    run = FakeRun(judge())
+    view = RunView(run, "widget")
+    view.display()
+    assert view.finish()
+    for seq, count in ((view._record.seq, 0), (0, 1)):
+        front_end.widget._on_message(None, {"type": "views", "count": 1, "seq": seq}, [])
+        assert len([post for post in front_end.posts if post["type"] == "snapshot"]) == count

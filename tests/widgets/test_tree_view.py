@@ -143,6 +143,41 @@ def test_nobody_looking_means_no_subscription_and_looking_again_catches_up(front
     view.close()
 
 
+def test_a_page_that_missed_messages_before_it_was_there_gets_a_snapshot(front_end: FrontEnd) -> None:
+    cache = busy_cache()
+    view = CacheView(cache, "widget")
+    view.display()
+    cache.request("before any page was there")
+    wait_for_posts(front_end, len(cache.events) - 1)
+    front_end.widget._on_message(None, {"type": "views", "count": 1, "seq": 0}, [])
+    deadline = time.monotonic() + 5
+    while not (found := [post for post in front_end.posts if post["type"] == "snapshot"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    seq = json.loads(found[0]["snapshot"])["seq"]
+    front_end.widget._on_message(None, {"type": "views", "count": 2, "seq": seq}, [])
+    time.sleep(0.2)
+    assert len([post for post in front_end.posts if post["type"] == "snapshot"]) == 1
+    view.close()
+
+
+def test_marimo_shows_the_widget_itself(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = busy_cache()
+    view = CacheView(cache, "text")
+    assert view._display_() is view._display_() is front_end.widget
+    cache.request("for a page without any cell of IPython's")
+    wait_for_posts(front_end, len(cache.events) - 1)
+    assert front_end.displays == []
+    view.close()
+    monkeypatch.setattr("lmnb.widgets.tree_view.has_anywidget", lambda: False)
+    assert str(CacheView(cache, "text")._display_()).startswith("Cache tree: ")
+
+
+def test_a_view_as_a_cells_value_is_displayed(front_end: FrontEnd) -> None:
+    CacheView(busy_cache(), "html")._ipython_display_()
+    assert len(front_end.displays) == 1
+
+
 def test_the_picture_outlives_the_engine(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = busy_cache()
     view = CacheView(cache, "widget")

@@ -35,7 +35,7 @@ export class Connection<S, E> {
 
   subscribe(listener: (change: Change) => void): () => void {
     this._listeners.add(listener);
-    this.post({ type: "views", count: this._listeners.size });
+    this.post({ type: "views", count: this._listeners.size, seq: this.seq }); // messages may have come before there was a page
     return () => {
       if (this._listeners.delete(listener)) this.post({ type: "views", count: this._listeners.size });
     };

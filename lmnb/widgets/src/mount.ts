@@ -33,7 +33,7 @@ export function widget<S, E>(make: () => View<S, E>) {
       },
       render({ model, el, signal }: RenderProps) {
         const { view, connection } = ensure(model);
-        const cleanup = view.draw(el, connection, model.get("_esm") !== undefined);
+        const cleanup = view.draw(el, connection, model.get("alone") !== true);
         signal?.addEventListener("abort", cleanup, { once: true });
         return cleanup;
       },

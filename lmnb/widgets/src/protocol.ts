@@ -155,7 +155,7 @@ export type Act = "pin" | "unpin" | "evict" | "flush";
 export type ViewMessage =
   | { type: "resync" }
   | { type: "cancel" }
-  | { type: "views"; count: number }
+  | { type: "views"; count: number; seq?: number }
   | { type: "whole"; branch: number; item: number }
   | ({ type: "ask" } & Parting)
   | ({ type: "part"; text?: string; id?: number } & Parting)

@@ -15,7 +15,7 @@ function folded(list: RunEvent[]) {
 }
 
 function open(state = emptyRun(), seq = 0, live = true) {
-  const host = new FakeHost({ snapshot: snapshot("run", seq, state), _esm: live ? "…" : undefined });
+  const host = new FakeHost({ snapshot: snapshot("run", seq, state), alone: !live });
   const widget = create();
   widget.initialize({ model: host as never });
   const el = document.createElement("div");

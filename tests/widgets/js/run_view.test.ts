@@ -10,7 +10,7 @@ import { FakeHost, frames, snapshot } from "./fake_host";
 const events = judge.events as RunEvent[];
 
 function open(state = emptyRun(), seq = 0) {
-  const host = new FakeHost({ snapshot: snapshot("run", seq, state), _esm: "…" });
+  const host = new FakeHost({ snapshot: snapshot("run", seq, state) });
   const widget = create();
   const end = widget.initialize({ model: host });
   const el = document.createElement("div");
@@ -61,7 +61,7 @@ describe("the run view", () => {
     expect(transcript(streamed.el)).toBe(transcript(finished.el));
     expect(text(streamed.el, ".lmnb-role")).toEqual(["system", "user", "assistant", "user", "user", "user", "assistant"]);
     expect(text(streamed.el, ".lmnb-value")).toEqual(text(finished.el, ".lmnb-value"));
-    expect(streamed.host.sent).toEqual([{ type: "views", count: 1 }]);
+    expect(streamed.host.sent).toEqual([{ type: "views", count: 1, seq: 0 }]);
   });
 
   it("tells given, generated and chosen text apart by element and class", () => {
@@ -114,7 +114,7 @@ describe("the run view", () => {
     host.receive({ type: "snapshot", snapshot: snapshot("run", 2, folded([...manyBranches(0), { type: "text", branch: 0, text: whole }])) });
     expect(el.querySelector(".lmnb-text")?.textContent).toBe(whole);
     const alone = document.createElement("div");
-    create().render({ model: new FakeHost({ snapshot: snapshot("run", 1, folded([...manyBranches(0), cut])) }), el: alone });
+    create().render({ model: new FakeHost({ snapshot: snapshot("run", 1, folded([...manyBranches(0), cut])), alone: true }), el: alone });
     expect(alone.querySelector<HTMLButtonElement>("button.lmnb-cut")?.disabled).toBe(true);
   });
 
@@ -209,7 +209,7 @@ describe("the run view", () => {
     expect(button?.hidden).toBe(true);
     expect(el.querySelector("[role=status]")?.textContent).toContain("stopped · 1.00 s");
 
-    const page = new FakeHost({ snapshot: snapshot("run", 1, folded(events.slice(0, 5))) });
+    const page = new FakeHost({ snapshot: snapshot("run", 1, folded(events.slice(0, 5))), alone: true });
     const alone = document.createElement("div");
     create().render({ model: page, el: alone });
     expect(alone.querySelector<HTMLButtonElement>(".lmnb-cancel")?.hidden).toBe(true);

@@ -10,7 +10,7 @@ const events = recorded.events as CacheEvent[];
 const pool = { pool_tokens: 400, free_tokens: 300, cached_tokens: 100, running: 1, waiting: 2 };
 
 function open(shown = events) {
-  const host = new FakeHost({ snapshot: snapshot("cache", 1, { base: [], base_seq: -1, events: shown }, pool), _esm: "…" });
+  const host = new FakeHost({ snapshot: snapshot("cache", 1, { base: [], base_seq: -1, events: shown }, pool) });
   const widget = create();
   const end = widget.initialize({ model: host });
   const el = document.createElement("div");
@@ -290,7 +290,7 @@ describe("the cache view", () => {
   });
 
   it("offers no acts where there is no kernel", () => {
-    const host = new FakeHost({ snapshot: snapshot("cache", 1, { base: [], base_seq: -1, events }, pool) });
+    const host = new FakeHost({ snapshot: snapshot("cache", 1, { base: [], base_seq: -1, events }, pool), alone: true });
     const el = document.createElement("div");
     document.body.append(el);
     create().render({ model: host, el });
