@@ -26,13 +26,22 @@ def preview(data: bytes, mime: str) -> str:
         with Image.open(io.BytesIO(data)) as picture:
             picture.draft("RGB", (2 * SIDE, 2 * SIDE))  # a JPEG is decoded no larger than it is needed
             picture.load()
-            small = ImageOps.exif_transpose(picture)
-            small.thumbnail((SIDE, SIDE))
-            return _encoded(small)
+            return preview_of(ImageOps.exif_transpose(picture))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         return ""
     except Exception as error:  # Pillow's decoders raise many kinds
         raise ArgumentError(f"the image is damaged, or no {mime}: {error}") from error
+
+
+def preview_of(picture: Any) -> str:
+    """A data URI of at most `LONGEST` characters of a PIL image, which stays as it is."""
+    small = picture.resize(_fitted(*picture.size), reducing_gap=2.0) if max(picture.size) > SIDE else picture
+    return _encoded(small)
+
+
+def _fitted(width: int, height: int) -> tuple[int, int]:
+    longer = max(width, height)
+    return max(1, round(width * SIDE / longer)), max(1, round(height * SIDE / longer))
 
 
 def _encoded(picture: Any) -> str:

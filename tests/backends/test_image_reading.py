@@ -67,9 +67,17 @@ def test_a_path_its_bytes_and_a_pil_image_give_the_same_picture(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "F", "I", "I;16"])
-def test_pil_images_of_every_mode_become_a_png(mode: str) -> None:
-    image = load_image(Image.new(mode, (5, 2)))
-    assert (image.mime, pixels(image).size) == ("image/png", (5, 2))
+@pytest.mark.parametrize("width", [5, 800])
+def test_pil_images_of_every_mode_become_a_png(mode: str, width: int) -> None:
+    image = load_image(Image.new(mode, (width, 2)))
+    assert (image.mime, pixels(image).size) == ("image/png", (width, 2))
+    assert shown(image.preview).size == (min(width, SIDE), 2 if width == 5 else 1)
+    assert load_image(image.data).preview == image.preview  # as made from the file itself
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "I;16"])
+def test_files_of_every_mode_have_a_preview(mode: str) -> None:
+    assert shown(load_image(encoded(Image.new(mode, (400, 200)))).preview).size == (160, 80)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
