@@ -26,7 +26,8 @@ def detect_mode(shell: object | None = None) -> ViewMode:
 
     Databricks and Colab show third-party widgets only with help from outside the notebook, so they get HTML.
     JupyterLab, Notebook and VS Code get widgets where anywidget is installed. `shell` defaults to the running
-    IPython; in a terminal, or without IPython (a script, marimo), the view is text.
+    IPython; in a terminal, or without IPython (a script, marimo), the view is text. (marimo shows a view that is a
+    cell's last value by asking it: see `_display_` of the views.)
     """
     if _preferred is not None:
         return _preferred
@@ -40,7 +41,7 @@ def detect_mode(shell: object | None = None) -> ViewMode:
         return "text"
     if "DATABRICKS_RUNTIME_VERSION" in os.environ or "DatabricksShell" in names:
         return "html"
-    if any(kind.__module__.startswith("google.colab") for kind in kinds):
+    if "COLAB_RELEASE_TAG" in os.environ or any(kind.__module__.startswith("google.colab") for kind in kinds):
         return "html"
     return "widget" if has_anywidget() else "html"
 

@@ -35,7 +35,11 @@ CASES = [
     (TerminalInteractiveShell(), {"DATABRICKS_RUNTIME_VERSION": "16.4"}, True, "text"),
     (Colab(), {}, True, "html"),
     (OwnColab(), {}, True, "html"),
-    (ZMQInteractiveShell(), {"VSCODE_PID": "1"}, True, "widget"),
+    (ZMQInteractiveShell(), {"COLAB_RELEASE_TAG": "release-colab-external_20261101"}, True, "html"),
+    (TerminalInteractiveShell(), {"COLAB_RELEASE_TAG": "release-colab-external_20261101"}, True, "text"),
+    (ZMQInteractiveShell(), {"VSCODE_PID": "1", "VSCODE_CWD": "/"}, True, "widget"),
+    (ZMQInteractiveShell(), {"VSCODE_PID": "1"}, False, "html"),
+    (TerminalInteractiveShell(), {"VSCODE_PID": "1", "TERM_PROGRAM": "vscode"}, True, "text"),
     (ZMQInteractiveShell(), {"LMNB_VIEW": "text"}, True, "text"),
     (DatabricksShell(), {"LMNB_VIEW": "widget", "DATABRICKS_RUNTIME_VERSION": "16.4"}, True, "widget"),
     (TerminalInteractiveShell(), {"LMNB_VIEW": "off"}, True, "off"),
@@ -46,7 +50,7 @@ CASES = [
 def test_the_view_fits_the_front_end(
     shell: object, environment: dict[str, str], anywidget: bool, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("LMNB_VIEW", "DATABRICKS_RUNTIME_VERSION"):
+    for name in ("LMNB_VIEW", "DATABRICKS_RUNTIME_VERSION", "COLAB_RELEASE_TAG", "VSCODE_PID"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
