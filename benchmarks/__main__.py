@@ -1,4 +1,4 @@
-"""`python -m benchmarks cpu` (or `view`, `tree`, `structured`, `language`; `gpu` on a CUDA device): prints JSON."""
+"""`python -m benchmarks cpu` (or `view`, `tree`, `structured`, `language`, `dspy`; on CUDA `gpu`): prints JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import cpu, gpu, language, structured, tree, view
+from benchmarks import cpu, dspy_rag, gpu, language, structured, tree, view
 from benchmarks.harness import environment
 
 SUITES = {
@@ -15,6 +15,7 @@ SUITES = {
     "gpu": gpu.measure,
     "structured": structured.measure,
     "language": language.measure,
+    "dspy": dspy_rag.measure,
     "tree": tree.measure,
 }
 

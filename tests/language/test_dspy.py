@@ -253,14 +253,15 @@ def test_a_cancelled_run_is_no_answer():
     thread.join()
 
 
-def test_streams(with_lm):
+@pytest.mark.parametrize("is_async", [False, True], ids=["in a thread", "coroutine"])
+def test_streams(with_lm, is_async: bool):
     lm = model("[[ ## answer ## ]]\nParis is the capital of France.\n\n[[ ## completed ## ]]")
     lm.backend.token_delay = 0.005
     program = dspy.Predict("question -> answer")
     listener = dspy.streaming.StreamListener(signature_field_name="answer")
 
     async def main() -> list[Any]:
-        stream = dspy.streamify(program, stream_listeners=[listener], async_streaming=True)
+        stream = dspy.streamify(program, stream_listeners=[listener], is_async_program=is_async)
         return [piece async for piece in stream(question="?")]
 
     with with_lm(lm, adapter=dspy.ChatAdapter()):
