@@ -148,7 +148,7 @@ def _load(name: str, folder: Path, dtype: torch.dtype) -> Any:
                 use_safetensors=True,
                 output_loading_info=True,
             )
-    except (ValueError, KeyError, ImportError, OSError, RuntimeError, AttributeError, TypeError) as error:
+    except Exception as error:  # its checks of configurations and files raise many kinds
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UnsupportedModelError(f"{name} cannot be loaded by transformers ({reason})") from None
     absent = sorted(loading["missing_keys"]) + sorted(str(found) for found in loading["mismatched_keys"])

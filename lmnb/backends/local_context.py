@@ -189,7 +189,7 @@ class LocalContext:
         """See `ConcatenatingContext.concatenate`. The branches are computed where they are not; the joined prompt
         copies their keys and values when something is first asked of it."""
         contexts = [branch for branch in branches if isinstance(branch, LocalContext)]
-        await asyncio.gather(*(context.commit(owner=owner, cancel=cancel) for context in contexts))
+        await asyncio.gather(*(context._compute(context.prompt_ids, owner, cancel) for context in contexts))
         mine = self._prompt
         whole = joined(mine, [(context._prompt, context._forked_ids) for context in contexts], self._served.codec)
         count = len(mine.ids)
@@ -201,15 +201,27 @@ class LocalContext:
         return Prompt(self._stream.ids, self._stream.sources, self._layout)
 
     async def commit(self, *, owner: Owner, cancel: CancelToken) -> None:
-        """See `Context.commit`: a request for no tokens, which leaves the prompt in the radix cache."""
+        """See `Context.commit`. Spaces at the end are left out: the tokenizer joins them with the word that follows."""
         if len(self._stream) == self._num_committed or cancel.cancelled:
             return
-        request = self._request(self.prompt_ids, _NOTHING, owner)
+        ids = self.prompt_ids
+        if self._layout is PLAIN:
+            end = len(ids)
+            while end > 1 and not self._served.codec.token_bytes(ids[end - 1]).strip(b" "):
+                end -= 1
+            ids = ids[:end]
+        if await self._compute(ids, owner, cancel):
+            self._num_committed = len(self._stream)
+
+    async def _compute(self, ids: tuple[int, ...], owner: Owner, cancel: CancelToken) -> bool:
+        """Have the engine read these first tokens of the prompt, which leaves them in the radix cache; False if it was
+        cancelled."""
+        num_before = len(self.prompt_ids) - len(self._stream)
+        request = self._request(ids, _NOTHING, owner, num_before=num_before)
         finish = await EngineTask(self._served.engine, request, cancel).finish()
         if finish.error is not None:
             raise finish.error
-        if finish.completion.finish_reason != "cancelled":
-            self._num_committed = len(self._stream)
+        return finish.completion.finish_reason != "cancelled"
 
     async def generate(
         self,

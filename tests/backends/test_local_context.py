@@ -237,7 +237,7 @@ def test_cancelling_the_task_ends_the_request() -> None:
 def test_many_branches_at_once_need_no_threads(runtime: Runtime) -> None:
     async def main() -> None:
         context = runtime.new_context()
-        context.append("A common beginning for all of them. ")
+        context.append("A common beginning for all of them: ")
         await context.commit(owner=OWNER, cancel=CancelToken())
         branches = [context.fork() for _ in range(100)]
         for index, branch in enumerate(branches):
@@ -245,7 +245,7 @@ def test_many_branches_at_once_need_no_threads(runtime: Runtime) -> None:
         params = SamplingParams(max_new_tokens=3, temperature=0.0, ignore_eos=True)
         jobs = [b.generate(params, owner=OWNER, cancel=CancelToken(), on_delta=lambda d: None) for b in branches]
         done = await asyncio.gather(*jobs)
-        assert all(generation.cached_tokens >= 36 for generation in done)
+        assert all(generation.cached_tokens >= 35 for generation in done)
 
     asyncio.run(main())
 
@@ -262,6 +262,28 @@ def test_commit_puts_the_prompt_into_the_cache_once(runtime: Runtime) -> None:
         assert runtime.snapshot().nodes[-1].owner == OWNER
 
     asyncio.run(main())
+
+
+def test_a_commit_leaves_out_the_space_that_the_next_word_takes() -> None:
+    tokenizer = small_tokenizer("gpt2")
+    assert len(tokenizer.encode(" the")) == 1
+
+    async def main(runtime: Runtime) -> None:
+        context = runtime.new_context()
+        context.append("What is it? The answer is  ")
+        await context.commit(owner=OWNER, cancel=CancelToken())
+        committed = runtime.status().prompt_tokens
+        child = context.fork()
+        child.append("the dog")
+        await child.commit(owner=OWNER, cancel=CancelToken())
+        assert child.token_ids[:committed] == tuple(tokenizer.encode("What is it? The answer is"))
+        assert [node.num_tokens for node in runtime.snapshot().nodes if node.num_tokens] == [
+            committed,
+            len(child.token_ids) - committed,
+        ]
+
+    with fake_runtime(tokenizer) as runtime:
+        asyncio.run(main(runtime))
 
 
 def test_a_cancelled_commit_commits_nothing(runtime: Runtime) -> None:
