@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from lmnb.errors import GrammarError
@@ -39,8 +40,7 @@ class CompilePool:
             self._fail(future, "other constraints take all the time there is to compile")
             return
         too_long = f"compiling the constraint takes more than {self._limit:g} s; simplify it"
-        timer = threading.Timer(self._limit, self._fail, (future, too_long))
-        timer.daemon = True
+        timer = _running.timer = _Timer(self._limit, lambda: self._fail(future, too_long))
         timer.start()
         try:
             result = compile()
@@ -51,12 +51,53 @@ class CompilePool:
             with suppress(InvalidStateError):
                 future.set_result(result)
         finally:
-            timer.cancel()
+            timer.stop()
             self._slots.release()
 
     def _fail(self, future: Future[T], why: str) -> None:
         with suppress(InvalidStateError):
             future.set_exception(GrammarError(why))
+
+
+class _Timer:
+    """Calls `late` once it has run for so many seconds, pauses not counted. For one thread at a time."""
+
+    def __init__(self, seconds: float, late: Callable[[], None]) -> None:
+        self._left, self._late = seconds, late
+        self._started = 0.0
+        self._timer: threading.Timer | None = None
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+        self._timer = threading.Timer(self._left, self._late)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._left = max(0.0, self._left - (time.monotonic() - self._started))
+
+
+class _Running(threading.local):
+    timer: _Timer | None = None
+
+
+_running = _Running()
+
+
+@contextmanager
+def untimed() -> Iterator[None]:
+    """What a compilation does in here is not its constraint's fault and does not count: importing a library, say."""
+    timer = _running.timer
+    if timer is None:
+        yield
+        return
+    timer.stop()
+    try:
+        yield
+    finally:
+        timer.start()
 
 
 def give_way(work: Callable[[], T]) -> T:

@@ -15,6 +15,7 @@ from contextlib import suppress
 import numpy as np
 
 from lmnb.errors import GrammarError
+from lmnb.runtime.compile_pool import untimed
 from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.grammar_regex import to_rust_regex
 from lmnb.runtime.grammar_schema import plan_schema, subschemas
@@ -129,14 +130,14 @@ class Grammars:
         return self._vocabulary
 
     def _get_llguidance(self) -> LLGuidanceCompiler:
-        with self._setup_lock:
+        with untimed(), self._setup_lock:
             if self._llguidance is None:
                 _import_library("llguidance")
                 self._llguidance = LLGuidanceCompiler(self._get_vocabulary())
             return self._llguidance
 
     def _get_xgrammar(self) -> XGrammarCompiler:
-        with self._setup_lock:
+        with untimed(), self._setup_lock:
             if self._xgrammar is None:
                 _import_library("xgrammar")
                 self._xgrammar = XGrammarCompiler(self._get_vocabulary())

@@ -13,7 +13,7 @@ from engine_support import TOKENIZER, fake_engine, prompt
 
 from lmnb.errors import GrammarError
 from lmnb.runtime import grammar_disk
-from lmnb.runtime.compile_pool import CompilePool
+from lmnb.runtime.compile_pool import CompilePool, untimed
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.request import Constraint
@@ -47,6 +47,19 @@ def test_a_compilation_that_hangs_fails_its_own_request() -> None:
             with pytest.raises(GrammarError, match=r"more than 0\.5 s"):
                 handle.result(timeout=10)
         grammars.release.set()
+
+
+def test_what_every_first_constraint_waits_for_does_not_count() -> None:
+    def compile(seconds: float) -> str:
+        with untimed():
+            time.sleep(0.5)
+        time.sleep(seconds)
+        return "compiled"
+
+    pool = CompilePool(limit_seconds=0.4)
+    assert pool.submit(lambda: compile(0)).result() == "compiled"
+    with pytest.raises(GrammarError, match=r"more than 0\.4 s"):
+        pool.submit(lambda: compile(3)).result()
 
 
 def test_when_every_thread_hangs_others_are_told() -> None:
