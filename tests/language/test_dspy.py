@@ -134,6 +134,17 @@ def test_response_format_forms(with_lm):
     assert json.loads(asked(lm)[-1].params.constraint.source) == {"type": "object"}
     lm("Hello", response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}})
     assert json.loads(asked(lm)[-1].params.constraint.source) == {"type": "integer"}
+    pydantic = pytest.importorskip("pydantic")
+    lm("Hello", response_format=pydantic.create_model("Wand", wood=(str, ...), length=(int, ...)))
+    assert json.loads(asked(lm)[-1].params.constraint.source)["required"] == ["wood", "length"]
+
+
+def test_a_schema_that_cannot_be_enforced_is_refused_by_its_keyword():
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    with fake_runtime() as runtime:
+        lm = lmnb.dspy.LM(runtime, max_tokens=20)
+        with pytest.raises(dspy.utils.exceptions.LMInvalidRequestError, match="uniqueItems"):
+            lm("Hello", response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}})
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
