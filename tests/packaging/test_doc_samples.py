@@ -36,6 +36,14 @@ tuesday.run.save("tuesday.json")
         "sharing.md",
         "tree = lmnb.CacheView(runtime)",
     ): "from context_support import fake_runtime; runtime = fake_runtime()",
+    ("views.md", "pin = runtime.cache.pin(s)"): """
+from context_support import fake_runtime
+from lmnb.language import open_state
+runtime = fake_runtime()
+s = open_state(runtime)
+s += "A prompt that is asked for again and again."
+s.sync()
+""",
     ("language.md", 't = s.branch_at("answer"'): SCRIPTED
     + """
 s = open_state(ScriptedBackend("one two three four five six seven eight nine"))
@@ -57,6 +65,9 @@ assert monday.diff(s).same and not monday.diff(lmnb.replay("tuesday.json")).same
     ("sharing.md", "lmnb.mlflow.autolog()"): "lmnb.mlflow.autolog(disable=True); lmnb.telemetry.disable()",
     ("language.md", 't = s.branch_at("answer"'): """
 assert t["answer"] == "one two three four five six seven maybe nine"
+""",
+    ("views.md", "pin = runtime.cache.pin(s)"): """
+assert pin.text == s.text() and runtime.cache.pins() == [] and runtime.status().cached_tokens > 0
 """,
     ("structured.md", "class Wand:"): 'assert s.parsed("wand") == Wand(wood="holly", length=11)',
     ("structured.md", "def weather("): 'assert repr(s.parsed("call")) == "weather(city=\'Oslo\', days=7)"',
