@@ -65,6 +65,7 @@ class Owner:
     row: int | None = None  # row of a batch
     var: str | None = None  # variable being generated
     line: int | None = None  # line in the program's source
+    source: str = ""  # the line's text
 
     @property
     def label(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lmnb.backends.base import CancelToken, Owner
 from lmnb.language.events import BranchOpened, Status
+from lmnb.language.source import source_text
 from lmnb.language.variables import Failure
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Branch:
             row=self.row,
             var=var,
             line=line,
+            source=source_text(line),
         )
 
 

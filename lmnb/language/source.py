@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from types import FrameType
 
 
-def caller_line() -> int | None:
+class SourceLine(int):
+    """A line's number, which also knows the line's text."""
+
+    file: str
+
+    def __new__(cls, number: int, file: str = "") -> SourceLine:
+        """The line `number` of `file`, a path or a name that `linecache` knows, as it does notebooks' cells."""
+        line = super().__new__(cls, number)
+        line.file = file
+        return line
+
+    @property
+    def text(self) -> str:
+        """The line as it stands in the source, without indentation; empty if that cannot be read."""
+        return linecache.getline(self.file, self).strip()
+
+    def __deepcopy__(self, memo: object) -> SourceLine:
+        return self
+
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
+        return int(self), self.file
+
+
+def caller_line() -> SourceLine | None:
     """The line of the nearest frame that is not lmnb's own: in a program's file or a notebook's cell."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if not module.startswith("lmnb.") and module != "contextlib":
-            return frame.f_lineno
+            return SourceLine(frame.f_lineno, frame.f_code.co_filename)
         frame = frame.f_back
     return None
+
+
+def source_text(line: int | None) -> str:
+    """The text of a line that `caller_line` found, else ""."""
+    return line.text if isinstance(line, SourceLine) else ""

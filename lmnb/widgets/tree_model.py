@@ -24,6 +24,7 @@ class Node(TypedDict):
     hits: int
     pinned: bool  # itself; a pin holds the nodes above as well
     owner: str
+    source: str  # the line of the program that made it, where that is known
     last: float  # seconds, time.time()
 
 
@@ -42,6 +43,7 @@ def step(tree: Tree, event: Wire) -> None:
             "hits": 0,
             "pinned": False,
             "owner": event["owner"],
+            "source": event["source"],
             "last": event["time"],
         }
     elif kind == "extend":

@@ -13,6 +13,7 @@ from lmnb.widgets.escape import cut
 from lmnb.widgets.tree_model import Node
 
 TEXT_LIMIT = 3000  # characters of a node's text that a view gets
+SOURCE_LIMIT = 200  # characters of the line that made a node
 MOST_OWNERS = 3  # that are named where several requests hold a node
 
 
@@ -90,6 +91,7 @@ class Translator:
                 "hits": node.hits,
                 "pinned": node.pinned,
                 "owner": owner_label(node.owner),
+                "source": owner_source(node.owner),
                 "last": node.last_access,
             }
             for node in snapshot.nodes
@@ -109,6 +111,8 @@ class Translator:
             ids = event.token_ids if event.kind == "insert" else self._ids[event.node] + event.token_ids
             self._ids[event.node] = ids
             wire |= {"parent": event.parent, "num_tokens": len(event.token_ids), "text": self._text(ids)}
+            if event.kind == "insert":
+                wire["source"] = owner_source(event.owner)
         elif event.kind == "split":
             ids = self._ids[event.child]
             upper, lower = ids[: event.num_tokens], ids[event.num_tokens :]
@@ -126,6 +130,14 @@ class Translator:
     def _text(self, ids: Sequence[int]) -> str:
         head, missing, tail = cut(self._decode(ids), TEXT_LIMIT)
         return f"{head} … {missing:,} more characters … {tail}" if missing else head
+
+
+def owner_source(owner: object) -> str:
+    """The line of the program that caused an event, if its owner knows it; of a long one, the beginning."""
+    source = getattr(owner, "source", None)
+    if not isinstance(source, str):
+        return ""
+    return source if len(source) <= SOURCE_LIMIT else source[: SOURCE_LIMIT - 1] + "…"
 
 
 def pool_state(status: EngineStatus, holders: Sequence[tuple[int, object]] = ()) -> dict[str, Any]:

@@ -94,6 +94,7 @@ def test_a_node_is_pinned_unpinned_and_evicted_by_mouse_and_keys(open_notebook, 
     page.run(1, 2)
     tree = Tree(page, 2)
     tree.find("every question")
+    tree.says(tree.facts, "4: one += RULES + question + gen(")
     tree.button("Pin").click()
     tree.says(tree.notice, "Pinned: it stays")
     tree.says(tree.facts, "⚑ pinned")

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lmnb.backends.base import Owner
 from lmnb.errors import CacheError
 from lmnb.language import events as ev
 from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus, NodeSnapshot
@@ -389,12 +390,15 @@ class FakeKeeper:
         return count
 
 
+ASKING = Owner(run="r", program="cell", cell="3", line=4, source="s += user('What is 👩‍🚀?') + gen('x')")
+
+
 def busy_cache() -> FakeCache:
     """Two chats that share a system prompt, a few-shot batch, evictions, and text of many bytes a character."""
     cache = FakeCache()
     cache.request("You are kind. Hello", "cell 1")
     cache.request("You are kind. Hello, 你好 and how are you?", "cell 2")
-    cache.request("You are kind. What is 👩‍🚀?", "cell 3", seconds=0.5)
+    cache.request("You are kind. What is 👩‍🚀?", ASKING, seconds=0.5)
     for question in ("2+2", "2+3", "7+1"):
         cache.request(f"Q: 1+1 A: 2 Q: {question}", "cell 4", seconds=0.1)
     cache.extend(max(cache.nodes), " A: 8")

@@ -110,7 +110,8 @@ interface CacheEventBase {
 
 export type CacheEvent = CacheEventBase &
   (
-    | { kind: "insert" | "extend"; parent: number; text: string }
+    | { kind: "insert"; parent: number; text: string; source: string }
+    | { kind: "extend"; parent: number; text: string }
     | { kind: "split"; parent: number; child: number; text: string; child_text: string }
     | { kind: "evict"; reason: "room" | "asked" | "flush"; for: string }
     | { kind: "hit" | "reset" | "pin" | "unpin" }

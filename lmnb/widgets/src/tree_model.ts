@@ -15,6 +15,7 @@ export interface TreeNode {
   hits: number;
   pinned: boolean; // itself; a pin holds the nodes above as well
   owner: string;
+  source: string; // the line of the program that made it, where that is known
   last: number; // seconds since 1970
 }
 
@@ -50,6 +51,7 @@ export function step(tree: Tree, event: CacheEvent): void {
         hits: 0,
         pinned: false,
         owner: event.owner,
+        source: event.source,
         last: event.time,
       });
       return;

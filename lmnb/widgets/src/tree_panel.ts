@@ -81,7 +81,7 @@ export class DetailsView {
     this._set("In use", live ? holders(node.node, tree, pool) : "");
     this._set("Last use", ago(Math.max(0, now - node.last)));
     this._set("Made by", owner || "—");
-    this._set("Source line", line ?? "");
+    this._set("Source line", [line, node.source].filter(Boolean).join(": "));
     this._set("Used by", model.users(node.node, tree, shown).join(", "));
     this._set("Why", (state === "evicted" && model.why(node.node, shown)) || "");
     this._act = node.pinned ? "unpin" : "pin";

@@ -25,7 +25,7 @@ const marked = (marks: Marks): MarkIds => ({
 });
 
 function chain(number: number): CacheEvent[] {
-  const base = { time: 0, owner: "", num_tokens: 2, text: "ab", kind: "insert" as const };
+  const base = { time: 0, owner: "", source: "", num_tokens: 2, text: "ab", kind: "insert" as const };
   return Array.from({ length: number }, (_, seq) => ({ ...base, seq, node: seq + 1, parent: Math.floor(seq / 3) }));
 }
 

@@ -260,6 +260,7 @@ describe("the cache view", () => {
     const pinned = [...el.querySelectorAll<HTMLElement>("[role=treeitem]")].filter((item) => item.textContent?.startsWith("⚑"));
     expect(pinned).toHaveLength(1);
     pinned[0]?.click();
+    expect(find(".lmnb-details dl").textContent).toContain("Source line4: s += user('What is 👩‍🚀?') + gen('x')");
     press(find(".lmnb-tree-frame"), "ArrowLeft");
     expect(find(".lmnb-details dl").textContent).toContain("held by a pin below");
   });
@@ -303,7 +304,7 @@ describe("the cache view", () => {
 
   it("keeps a chosen moment and a comparison while the oldest events go", async () => {
     const many: CacheEvent[] = Array.from({ length: 6200 }, (_, seq) => ({
-      seq, time: seq, kind: "insert", node: seq + 1, parent: 0, num_tokens: 1, text: "x", owner: "",
+      seq, time: seq, kind: "insert", node: seq + 1, parent: 0, num_tokens: 1, text: "x", owner: "", source: "",
     }));
     const { host, find } = open(many);
     const slider = find<HTMLInputElement>("input[type=range]");
