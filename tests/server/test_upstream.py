@@ -6,6 +6,7 @@ LMNB_UPSTREAM_PYTHON naming a Python that has it.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -14,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import upstream_images
 import upstream_programs
+from picture_support import png
+from stub_server import Answer, Asked, stub_server
 
 import lmnb
 from lmnb.backends.remote.endpoint import RuntimeEndpoint
@@ -51,6 +55,44 @@ def _install(folder: Path, python: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"{RELEASE} cannot be installed here: {done.stderr.strip()[-300:]}")
+
+
+@pytest.mark.upstream
+def test_images_reach_a_server_as_that_frontend_sends_them(upstream_python: str, tmp_path: Path) -> None:
+    def result(**meta: Any) -> Any:
+        known = {"id": "r", "finish_reason": {"type": "stop", "matched": None}, "prompt_tokens": 9}
+        return {"text": "A", "meta_info": {**known, "completion_tokens": 1, **meta}}
+
+    def rule(asked: Asked) -> Answer:
+        if asked.path == "/get_model_info":
+            return Answer({"model_path": "stub/llava-v1.6-34b", "tokenizer_path": "x", "is_generation": True})
+        if asked.json.get("stream"):
+            return Answer(events=(result(),))
+        texts = asked.json["text"]
+        if isinstance(texts, str):
+            return Answer(result())
+        rows = [[[None, 1, "?"], [-1.0, 2, ":"], [-1.0 - i, 3 + i, text[-2:]]] for i, text in enumerate(texts)]
+        return Answer([result(input_token_logprobs=row, output_token_logprobs=[]) for row in rows])
+
+    path = tmp_path / "red.png"
+    path.write_bytes(png("red", 8, 8))
+    with stub_server(rule) as stub:
+        command = [upstream_python, upstream_images.__file__, stub.url, str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr[-3000:]
+        theirs = stub.bodies("/generate")
+        stub.asked.clear()
+        try:
+            with RuntimeEndpoint(stub.url) as endpoint:
+                upstream_images.run_all(lmnb, endpoint, str(path))
+        finally:
+            lmnb.set_default_backend(None)
+        ours = stub.bodies("/generate")
+    for body in ours:  # ours streams, and can be cancelled
+        body.pop("stream", None)
+        body.pop("rid", None)
+    assert [json.dumps(body) for body in ours] == [json.dumps(body) for body in theirs]
+    assert {body["image_data"] for body in ours} == {base64.b64encode(path.read_bytes()).decode()}
 
 
 @pytest.mark.upstream

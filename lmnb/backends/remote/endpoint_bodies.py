@@ -73,9 +73,9 @@ def scoring_body(prompts: dict[str, Any], start: int, images: Sequence[Picture] 
     batch = len(next(iter(prompts.values())))
     return {
         **prompts,
-        **image_data(images, batch),
         "sampling_params": {"max_new_tokens": 0, "temperature": 0},
         "return_logprob": True,
         "return_text_in_logprobs": True,
         "logprob_start_len": start,
+        **image_data(images, batch),
     }
