@@ -68,9 +68,12 @@ def from_pil(picture: Any) -> ImageData:
     """A PIL image, as a PNG."""
     if 0 in picture.size:
         raise ArgumentError(f"the image has no pixels: it is {picture.size[0]}×{picture.size[1]}")
-    plain = picture if picture.mode in _AS_THEY_ARE else picture.convert("RGB")
     file = io.BytesIO()
-    plain.save(file, "PNG", compress_level=_COMPRESS)
+    try:
+        plain = picture if picture.mode in _AS_THEY_ARE else picture.convert("RGB")
+        plain.save(file, "PNG", compress_level=_COMPRESS)
+    except Exception as error:  # its file was closed, or ends early
+        raise ArgumentError(f"the PIL image has no pixels to read: {error}") from error
     _check_size(file.tell(), "the image is")
     image = ImageData(file.getvalue(), "image/png", *picture.size)
     vars(image)["preview"] = preview_of(plain)  # or the PNG would be decoded for it again

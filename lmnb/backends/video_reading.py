@@ -40,12 +40,18 @@ def load_video(path: str | os.PathLike[str], num_frames: int) -> tuple[VideoData
             else:
                 keys = sorted(time for time, is_key in packets if is_key and time is not None)
                 frames = _by_time(container, stream, [times[index] for index in wanted], keys)
-            images = tuple(from_pil(frame.to_image()) for frame in frames)
+            images = tuple(from_pil(upright(frame)) for frame in frames)
     except (av.FFmpegError, OSError) as error:
         raise ArgumentError(f"the file {target.name!r} cannot be read as a video: {error}") from error
     if not images:
         raise ArgumentError(f"no frame of the video {target.name!r} could be read")
     return VideoData(images), total
+
+
+def upright(frame: Any) -> Any:
+    """A decoded frame as a PIL image, turned as players turn it: cameras film on their side, and say so."""
+    angle = getattr(frame, "rotation", 0)  # counterclockwise
+    return frame.to_image().rotate(angle, expand=True) if angle else frame.to_image()
 
 
 def evenly_spaced(total: int, count: int) -> list[int]:

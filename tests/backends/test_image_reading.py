@@ -144,6 +144,15 @@ def test_a_large_pil_image_is_refused_as_a_large_file_is(monkeypatch: pytest.Mon
         load_image(noise(40, 40))
 
 
+def test_a_pil_image_whose_file_was_closed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(png())
+    with Image.open(path) as image:
+        pass
+    with pytest.raises(ArgumentError, match="no pixels to read"):
+        load_image(image)
+
+
 def test_other_formats_become_a_png() -> None:
     image = load_image(encoded(picture(), "BMP"))
     assert (image.mime, image.width, image.height) == ("image/png", 4, 3)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from picture_support import grey_video, png
 from PIL import Image
 
 from lmnb.backends.images import ImageData
-from lmnb.backends.video_reading import evenly_spaced, load_video
+from lmnb.backends.video_reading import evenly_spaced, load_video, upright
 from lmnb.errors import ArgumentError, MissingPackageError
 
 
@@ -44,6 +45,15 @@ def test_a_short_video_gives_all_it_has_and_none_twice(tmp_path: Path) -> None:
     video, total = load_video(grey_video(tmp_path / "a.mp4", 3), 8)
     assert total == len(video.frames) == 3
     assert len({frame.digest for frame in video.frames}) == 3
+
+
+def test_a_video_that_was_filmed_on_its_side_is_turned() -> None:
+    image = Image.new("RGB", (4, 2), "black")
+    image.putpixel((0, 0), (255, 255, 255))  # at the left of the upper edge
+    for angle, size, place in ((0, (4, 2), (0, 0)), (-90, (2, 4), (1, 0)), (90, (2, 4), (0, 3)), (180, (4, 2), (3, 1))):
+        turned = upright(SimpleNamespace(rotation=angle, to_image=image.copy))
+        assert turned.size == size
+        assert turned.getpixel(place) == (255, 255, 255)
 
 
 def test_the_wire_form_is_the_frames_behind_each_other(tmp_path: Path) -> None:

@@ -336,3 +336,32 @@ def test_what_no_api_has_is_refused_by_the_name_that_the_program_gave_it() -> No
             ask.run(regex="a+", backend=backend)["x"]
         assert stub.asked == []
     assert issubclass(ArgumentError, ValueError)
+
+
+def test_values_and_choices_within_a_turn_that_is_speculated() -> None:
+    def rule(asked: Asked) -> Answer:
+        schema = asked.json.get("response_format", {}).get("json_schema", {}).get("schema", {})
+        kind = schema.get("properties", {}).get("value", {})
+        text = json.dumps({"value": 41 if kind["type"] == "integer" else "no"}) if kind else "Name: Ann, age 40"
+        chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": "stop"}
+        return Answer(events=({**chunk, "choices": [choice]},))
+
+    @sgl.function(num_api_spec_tokens=64)
+    def card(s: Any) -> None:
+        s += sgl.user("Write a card.")
+        s += sgl.assistant(
+            "Name: "
+            + sgl.gen("name", stop=",")
+            + ", age "
+            + sgl.gen_int("age")
+            + "; old: "
+            + sgl.select("old", ["yes", "no"])
+        )
+
+    with stub_server(rule) as stub, OpenAI("m", base_url=stub.url) as backend:
+        state = card.run(backend=backend)
+        assert state.messages()[1]["content"] == "Name: Ann, age 41; old: no"
+        assert len(stub.asked) == 3
+        assert property_of(stub, 1)["description"].endswith(": Name: Ann, age ")
+        assert property_of(stub, 2)["description"].endswith(": Name: Ann, age 41; old: ")
