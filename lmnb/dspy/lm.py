@@ -61,6 +61,9 @@ class LM(_Base):  # type: ignore[misc]  # DSPy has no types
             **sampling,
         )
 
+    def __repr__(self) -> str:
+        return f"lmnb.dspy.LM({self.backend!r})"
+
     @property
     def backend(self) -> Backend:
         """Where it runs. Another backend is another LM."""

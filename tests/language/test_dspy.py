@@ -201,6 +201,8 @@ def test_wrong_options_of_the_model_itself():
 def test_it_takes_the_default_backend():
     lmnb.set_default_backend(ScriptedBackend("yes"))
     assert lmnb.dspy.LM()("Hello") == ["yes"]
+    with fake_runtime() as runtime:
+        assert repr(lmnb.dspy.LM(runtime)) == f"lmnb.dspy.LM({runtime!r})"
 
 
 def test_a_backend_that_enforces_no_schemas_is_asked_for_none(with_lm):
