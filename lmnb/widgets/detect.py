@@ -68,6 +68,15 @@ def current_shell() -> Any | None:
     return ipython.get_ipython() if ipython is not None else None
 
 
+def current_request(shell: object | None = None) -> str | None:
+    """The id of the request that the kernel is executing; None where there is none."""
+    get_parent = getattr(shell or current_shell(), "get_parent", None)
+    parent = get_parent() if callable(get_parent) else None
+    header = parent.get("header") if isinstance(parent, dict) else None
+    request = header.get("msg_id") if isinstance(header, dict) else None
+    return request if isinstance(request, str) else None
+
+
 def current_cell(shell: object | None = None) -> str | None:
     """The front end's id of the running cell, which stays the same when the cell is edited; None if it tells none."""
     get_parent = getattr(shell or current_shell(), "get_parent", None)

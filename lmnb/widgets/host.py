@@ -19,6 +19,11 @@ def _serialise(_value: object, widget: Any) -> str:
     return str(widget.make_snapshot())
 
 
+def _text(name: str) -> str:
+    """A module or sheet as text. Of a path, anywidget would follow the file, and so keep every widget for good."""
+    return (STATIC / name).read_text(encoding="utf-8")
+
+
 class ViewWidget(anywidget.AnyWidget):  # type: ignore[misc]
     """`make_snapshot() -> JSON text`; `on_message(message)` gets what the front end sends, on any thread."""
 
@@ -29,6 +34,13 @@ class ViewWidget(anywidget.AnyWidget):  # type: ignore[misc]
         self._handle = on_message
         super().__init__()
         self.on_msg(self._on_message)
+
+    def close(self) -> None:
+        """Take the widget from every front end, and let go of it."""
+        layout = getattr(self, "layout", None)
+        super().close()
+        if layout is not None:  # ipywidgets would keep it
+            layout.close()
 
     def __repr__(self) -> str:  # ipywidgets' own would serialise every trait
         return f"{type(self).__name__}()"
@@ -53,12 +65,12 @@ class ViewWidget(anywidget.AnyWidget):  # type: ignore[misc]
 class RunWidget(ViewWidget):
     """Draws a run."""
 
-    _esm = STATIC / "run.js"
-    _css = STATIC / "run.css"
+    _esm = _text("run.js")
+    _css = _text("run.css")
 
 
 class CacheWidget(ViewWidget):
     """Draws a cache tree."""
 
-    _esm = STATIC / "tree.js"
-    _css = STATIC / "tree.css"
+    _esm = _text("tree.js")
+    _css = _text("tree.css")

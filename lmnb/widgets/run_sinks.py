@@ -18,6 +18,7 @@ from lmnb.widgets.run_model import RunModel, merge_tokens
 from lmnb.widgets.run_parting import Partings
 from lmnb.widgets.shorten import fitted
 from lmnb.widgets.slim import slim_events, slim_model
+from lmnb.widgets.superseded import superseded
 
 PROTOCOL = 1  # of the messages and snapshots, for saved notebooks
 
@@ -121,6 +122,7 @@ class WidgetSink:
         self._output = Output(record.bundle)
 
     def show(self) -> None:
+        superseded.add(self.widget.close)
         self._output.show(self._record.bundle(self.widget))
 
     def deliver(self, events: list[Wire]) -> None:

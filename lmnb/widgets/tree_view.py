@@ -20,6 +20,7 @@ from lmnb.widgets.feed import WIDGET_INTERVAL, Feed
 from lmnb.widgets.output import MimeBundle, Output, bundle
 from lmnb.widgets.page import page
 from lmnb.widgets.run_sinks import PROTOCOL, Wire
+from lmnb.widgets.superseded import superseded
 from lmnb.widgets.tree_model import CacheModel, Marks
 from lmnb.widgets.tree_source import CacheSource, Translator, pool_state
 
@@ -84,6 +85,12 @@ class CacheView:
 
             self._widget = CacheWidget(self.snapshot, self._on_message)
             self._resume()
+            superseded.add(self._discard)
+
+    def _discard(self) -> None:
+        """Nobody sees the view any more."""
+        self.close()
+        self._widget.close()
 
     def close(self) -> None:
         """Stop following the cache."""
