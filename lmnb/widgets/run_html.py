@@ -5,6 +5,7 @@ Uses the class names of the live view, so one style sheet serves both. All text 
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from lmnb.language.events import image_label
 from lmnb.widgets import choice_html, run_text
 from lmnb.widgets.escape import cut, isolated, markup
 from lmnb.widgets.run_model import Branch, RunModel, kept_units, origin_of
+from lmnb.widgets.tables import Table, find_tables
 
 STATIC = Path(__file__).parent / "static"
 LIVE_CHARACTERS = 40_000  # of transcript in an update while the run goes on
@@ -20,6 +22,7 @@ FINAL_CHARACTERS = 800_000
 MANY = 12  # branches of a fork; more of them are lines that open
 MOST_LINES = 512
 PREVIEW = 160  # characters
+_PREVIEW = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[\w+/=]+", re.ASCII)  # nothing else, nothing fetched
 SIGNS = {"running": "◌", "done": "✓", "failed": "✕", "cancelled": "■"}
 WORDS = {"running": "running", "done": "done", "failed": "failed", "cancelled": "stopped"}
 
@@ -103,6 +106,48 @@ def _mark(mark: dict[str, Any]) -> str:
     return f'<details class="lmnb-mark"><summary title="{why}">{word}</summary>{why}</details>'
 
 
+def _image(item: dict[str, Any]) -> str:
+    label = image_label(item["mime"], item["width"], item["height"], item["frames"])
+    if not _PREVIEW.fullmatch(item["preview"]):
+        return isolated(label)
+    facts = markup(label[1:-1])
+    return (
+        f'<figure class="lmnb-image"><img src="{item["preview"]}" alt="{facts}">'
+        f"<figcaption>{facts} · {_size(item['num_bytes'])}</figcaption></figure>"
+    )
+
+
+def _size(num_bytes: int) -> str:
+    """`590 kB`, `1.2 MB`."""
+    size, unit = (1e3, "kB") if num_bytes < 1e6 else (1e6, "MB")
+    return f"{num_bytes / size:.{1 if num_bytes / size < 10 else 0}f} {unit}"
+
+
+def _with_tables(text: str) -> str:
+    """The text, with its tables as tables."""
+    found = find_tables(text)
+    if not found:
+        return isolated(text)
+    lines, pieces, at = text.split("\n"), "", 0
+    for table in found:
+        pieces += isolated("\n".join(lines[at : table.start])) + _table(table)
+        at = table.stop
+    return pieces + isolated("\n".join(lines[at:]))
+
+
+def _table(table: Table) -> str:
+    numeric = [' class="lmnb-number"' if table.numeric(column) else "" for column in range(len(table.head))]
+    head = "".join(
+        f'<th scope="col"{kind}>{isolated(cell)}</th>' if cell else "<td></td>"
+        for cell, kind in zip(table.head, numeric, strict=True)
+    )
+    rows = "".join(
+        "<tr>" + "".join(f"<td{kind}>{isolated(cell)}</td>" for cell, kind in zip(row, numeric, strict=True)) + "</tr>"
+        for row in table.rows
+    )
+    return f'<table class="lmnb-table"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+
+
 def _sign(branch: Branch) -> str:
     """Marks in the text where a branch parts from it: `↳1`."""
     return "↳" + branch["label"].rpartition("~")[2]
@@ -151,7 +196,7 @@ class _Writer:
             elif kind == "text":
                 inline.append(self._marked(item["text"], mark))
             elif kind == "image":
-                inline.append(isolated(image_label(item["mime"], item["width"], item["height"], item["frames"])))
+                inline.append(_image(item))
                 inline += [_mark(mark)] if mark else []
             elif kind == "gen":
                 inline.append(self._gen(item, mark))
@@ -175,7 +220,7 @@ class _Writer:
     def _cut(self, text: str) -> str:
         head, missing, tail = cut(text, self.per_item)
         if not missing:
-            return isolated(head)
+            return _with_tables(head)
         note = f"… {missing:,} characters not shown; s.text() has them …"
         return f'{isolated(head)}<i class="lmnb-cut"> {note} </i>{isolated(tail)}'
 

@@ -14,6 +14,7 @@ from lmnb.errors import CacheError
 from lmnb.language import events as ev
 from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus, NodeSnapshot
 from lmnb.widgets.run_model import RunModel
+from lmnb.widgets.tables import find_tables
 from lmnb.widgets.tree_layout import layout
 from lmnb.widgets.tree_model import CacheModel, Marks
 from lmnb.widgets.tree_source import Translator
@@ -440,6 +441,24 @@ def tree_fixture() -> dict[str, Any]:
     return {"events": model.events, "places": places}
 
 
+TABLES = [
+    "Here:\n      name  legs  score\n0      Rex     4    0.5\n1  Tom Cat     3    NaN\nand so on",
+    "| city | people |\n|:-----|-------:|\n| Oslo | 709,037 |\n| Bø \\| Bo | |\n\nThat is all.",
+    "a | b\n--- | ---\n<img src=x> | 2\n",
+    "name,legs,tail\nRex,4,yes\nTom,3,no\n",
+    "name\tlegs\nRex\t4\nTom\t3",
+    "Hello, world, again\nyes, no, maybe\nso, it, is\n",  # a sentence
+    "x = a | b\ny = c | d\n",  # code
+    "1,2,3\n4,5,6\n7,8,9\n",  # nothing names the columns
+    "a,b,c\n" + "1,2,3\n" * 600,  # too long
+    "One line",
+]
+
+
+def tables_fixture() -> list[dict[str, Any]]:
+    return [{"text": text, "tables": [asdict(table) for table in find_tables(text)]} for text in TABLES]
+
+
 def fixtures() -> dict[str, Any]:
     """By file name, what the Python and the TypeScript models must both make of the same events."""
     return {
@@ -448,6 +467,7 @@ def fixtures() -> dict[str, Any]:
         "run_images.json": run_fixture(images()),
         "run_branched.json": run_fixture(branched()),
         "tree.json": tree_fixture(),
+        "tables.json": tables_fixture(),
     }
 
 

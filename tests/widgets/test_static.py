@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_bundle_is_small_because_every_saved_widget_holds_it() -> None:
     for view in ("run", "tree"):
-        assert (STATIC / f"{view}.js").stat().st_size < 35_000
-        assert (STATIC / f"{view}.css").stat().st_size < 20_000
+        assert (STATIC / f"{view}.js").stat().st_size < 40_000
+        assert (STATIC / f"{view}.css").stat().st_size < 22_000
     assert (STATIC / "still.css").stat().st_size < 13_000  # every saved picture holds this one
 
 

@@ -2,7 +2,7 @@
 // to, so selections stay and nothing jumps.
 
 import { h } from "./dom";
-import { imageLabel, plural } from "./format";
+import { bytes, imageLabel, plural } from "./format";
 import { type ForkUi, ForkView } from "./run_fork";
 import { GenView, TextView } from "./run_gen";
 import type { Mark } from "./protocol";
@@ -127,7 +127,7 @@ export class BranchView {
       case "image": {
         const block = this._openBlock();
         show(block);
-        const el = h("span", {}, imageLabel(item));
+        const el = imageElement(item);
         block.append(el);
         return { ...still, mark: (_, mark) => el.after(mark) };
       }
@@ -182,6 +182,15 @@ export class BranchView {
 }
 
 const still: ItemView = { update: () => undefined };
+
+const PREVIEW = /^data:image\/(png|jpeg|gif|webp);base64,[\w+/=]+$/; // nothing else is shown, and nothing fetched
+
+function imageElement(item: Extract<Item, { type: "image" }>): HTMLElement {
+  const label = imageLabel(item);
+  if (!PREVIEW.test(item.preview)) return h("span", {}, label);
+  const facts = `${label.slice(1, -1)} · ${bytes(item.num_bytes)}`;
+  return h("figure", { class: "lmnb-image" }, h("img", { src: item.preview, alt: label.slice(1, -1) }), h("figcaption", {}, facts));
+}
 
 /** The head of a branch's lane. */
 export function laneButton(root: Element | null, branch: number): HTMLElement | null {

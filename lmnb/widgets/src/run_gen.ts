@@ -4,6 +4,7 @@ import { h, setAttributes, setText } from "./dom";
 import { count, plural, seconds, SIGNS } from "./format";
 import { choiceTable } from "./run_choice";
 import type { GenItem, TextItem } from "./run_model";
+import { withTables } from "./tables";
 import { type Colour, spreads, TokenSpans } from "./run_tokens";
 
 const FOLD_OVER = 2400; // characters; longer given text shows its beginning and end only
@@ -43,7 +44,7 @@ export class TextView {
     if (text.length === this._text.length) return;
     const grown = text.slice(this._text.length);
     [this._text, this._cut] = [text, cut];
-    if (this._el.firstChild === this._node && !this._hidden()) this._node.appendData(grown);
+    if (this._el.firstChild === this._node && !this._hidden() && !text.includes("\n")) this._node.appendData(grown);
     else this._draw();
   }
 
@@ -85,8 +86,9 @@ export class TextView {
     } else if (mark) {
       put(0, text.length);
     } else {
-      this._node.data = text;
-      pieces.push(this._node);
+      const drawn = withTables(text);
+      this._node.data = drawn ? "" : text;
+      pieces.push(...(drawn ?? [this._node]));
     }
     this._el.replaceChildren(...pieces);
   }
@@ -157,6 +159,8 @@ export class GenView {
     }
     if (this._text.dataset["status"] !== item.status) {
       this._text.dataset["status"] = item.status;
+      const drawn = item.status === "running" || this._spans ? null : withTables(item.text);
+      if (drawn) this._text.replaceChildren(...drawn);
       this._text.title = item.status === "running" ? "" : describe(item);
       setText(this._note, noteOf(item));
       if (item.status !== "running") setText(this._cost, `${count(item.reused)} reused · ${count(item.computed)} computed · ${count(item.tokens)} generated`);

@@ -46,7 +46,7 @@ afterEach(() => {
 describe("the run view", () => {
   it("names images and videos in their places", () => {
     const { el } = open(folded(images.events as RunEvent[]), images.events.length);
-    expect(text(el, ".lmnb-text")[0]).toContain("What is [image 1×1 png] and [video 640×480 png, 8 frames]?");
+    expect(text(el, ".lmnb-text")[0]).toContain("What is image 1×1 png · 0.1 kB and [video 640×480 png, 8 frames]?");
   });
 
   it("draws streamed deltas as it draws the finished run", async () => {
