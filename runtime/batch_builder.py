@@ -24,7 +24,7 @@ class BuiltBatch(NamedTuple):
     """What a step's logits mean: `sampled[i]`'s next token comes from logits row `sampled_rows[i]`.
 
     `wanted`: the tokens of the step whose logits are needed, in order. `ended`: rows that complete a request which
-    wants no token.
+    wants no more token.
     """
 
     rows: list[Row]
@@ -52,7 +52,7 @@ def describe(rows: list[Row]) -> BuiltBatch:
             if first < last:
                 built.prompt_spans.append(PromptSpan(row, first + 1, len(wanted), len(wanted) + last - first))
                 wanted.extend(range(base + first, base + last))
-        if row.is_last and sequence.request.sampling.max_new_tokens > 0:
+        if row.is_last and sequence.request.sampling.max_new_tokens > 0 and not sequence.output.finished:
             built.sampled.append(row)
             built.sampled_rows.append(len(wanted))
             wanted.append(base + end - 1)

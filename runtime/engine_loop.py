@@ -236,8 +236,7 @@ class EngineLoop:
 
     def _fail_rows(self, rows: list[Row], error: Exception) -> None:
         for row in rows:
-            if not row.sequence.output.finished:
-                self._fail(row.sequence, error, keep=False)
+            self._fail_unless_over(row.sequence, error)
 
     def _score_prompts(self, built: BuiltBatch, logits: Tensor) -> None:
         """Keep the log-probabilities of tokens that were known before their logits: the prompt's, and forced ones."""
@@ -264,7 +263,7 @@ class EngineLoop:
                 continue
             self._take(sequence, sampled.token_ids[i], sampled.logprobs[i])
         for row in built.ended:
-            if not row.sequence.output.finished:
+            if row.sequence.id in self._sequences:
                 self._finish(row.sequence, "length")
 
     def _take(self, sequence: EngineSequence, token_id: int, logprob: TokenLogprob | None) -> None:
@@ -301,7 +300,8 @@ class EngineLoop:
         self._jump(sequence)
 
     def _jump(self, sequence: EngineSequence) -> None:
-        """Add what the grammar forces next, if anything, and end the request if it is complete."""
+        """Add what the grammar forces next, if anything, and end the request if it is complete, unless forced tokens
+        must be computed for their log-probabilities first."""
         if sequence.matcher is not None and not sequence.output.finished:
             before = sequence.num_generated
             try:
@@ -313,7 +313,7 @@ class EngineLoop:
             if event is not None:
                 self._tell_first(sequence)
                 sequence.handle.publish(event)
-        if sequence.output.finished:
+        if sequence.output.finished and sequence.unscored is None:
             self._end(sequence)
 
     def _tell_first(self, sequence: EngineSequence) -> None:

@@ -118,43 +118,30 @@ class JumpForward:
                 self._retokenizer = Retokenizer(self._tokenizer)
 
     def jump(self, sequence: EngineSequence, scheduler: Scheduler) -> TokenEvent | None:
-        """Add what the sequence's grammar forces next. The event to publish; None if nothing was added.
-
-        May finish the sequence's output. While log-probabilities are asked for, it never does, and replaces
-        nothing: each forced token's logits must still come.
-        """
-        params = sequence.request.sampling
-        scores = params.return_logprob or params.top_logprobs_num > 0
+        """Add what the sequence's grammar forces next. The event to publish; None if nothing was added, or if its
+        log-probabilities must come first (`Sequence.held`). May finish the sequence's output."""
         sequence.next_token = None
         plan = self._plan(sequence)
-        if plan is None or (plan.num_replaced and scores):
+        if plan is None:
             return None
+        params = sequence.request.sampling
         jumps = self._enabled if params.jump_forward is None else params.jump_forward
-        if not jumps or (scores and (params.stop or params.stop_regex)):
-            return self._step(sequence, scheduler, plan)
-        new = self._without_end(sequence, plan.token_ids) if scores else plan.token_ids
-        event = self._apply(sequence, scheduler, plan.num_replaced, new) if new else None
-        if len(new) < len(plan.token_ids):
-            sequence.next_token = plan.token_ids[-1]
-        if event is None or not scores:
+        count = len(plan.token_ids) if jumps else self._num_needed(sequence, plan)
+        event = self._apply(sequence, scheduler, plan.num_replaced, plan.token_ids[:count]) if count else None
+        if count < len(plan.token_ids) and not sequence.output.finished:
+            sequence.next_token = plan.token_ids[count]
+        if event is None or sequence.draw.num_logprobs < 0:
             return event
-        sequence.unscored, sequence.held = sequence.num_tokens - len(new), event
+        sequence.unscored, sequence.held = sequence.num_tokens - len(event.token_ids), event
         return None
 
-    def _step(self, sequence: EngineSequence, scheduler: Scheduler, plan: Jump) -> TokenEvent | None:
-        """Repair the last tokens if that is due, and let the next step choose the forced token that follows."""
-        if not plan.num_replaced:
-            sequence.next_token = plan.token_ids[0]
-            return None
+    def _num_needed(self, sequence: EngineSequence, plan: Jump) -> int:
+        """How many of the plan's tokens it takes to spell the replaced ones."""
         assert self._retokenizer is not None
-        output = sequence.output
-        missing = len(self._retokenizer.bytes_of(output.token_ids[len(output.token_ids) - plan.num_replaced :]))
+        ids = sequence.output.token_ids
+        missing = len(self._retokenizer.bytes_of(ids[len(ids) - plan.num_replaced :]))
         sizes = ends(len(self._retokenizer.bytes_of([token])) for token in plan.token_ids)
-        count = next(i for i, size in enumerate(sizes) if size >= missing)
-        event = self._apply(sequence, scheduler, plan.num_replaced, plan.token_ids[:count])
-        if not output.finished and count < len(plan.token_ids):
-            sequence.next_token = plan.token_ids[count]
-        return event
+        return next(i for i, size in enumerate(sizes) if size >= missing)
 
     def _apply(self, sequence: EngineSequence, scheduler: Scheduler, replaced: int, new: list[int]) -> TokenEvent:
         """Put `new` in place of the last `replaced` tokens, everywhere."""
@@ -165,7 +152,9 @@ class JumpForward:
         for token_id in new:
             if not matcher.accept(token_id):
                 raise GrammarError("the grammar refused text that it had forced itself")
-        scheduler.rewind(sequence, sequence.num_tokens - replaced)
+        # The logits of the token before the replaced ones say how likely the first new one is.
+        scored = replaced > 0 and sequence.draw.num_logprobs >= 0
+        scheduler.rewind(sequence, sequence.num_tokens - replaced - scored)
         kept = len(output.token_ids) - replaced
         for token_id in reversed(output.token_ids[kept:]):
             sequence.draw.pop(token_id)
@@ -177,17 +166,6 @@ class JumpForward:
         if matcher.is_done():
             text += output.finish("stop")
         return TokenEvent(sequence.id, tuple(taken), text, (), "forced", replaced)
-
-    def _without_end(self, sequence: EngineSequence, new: list[int]) -> list[int]:
-        """`new` less its last token, if that would finish the output."""
-        matcher = sequence.matcher
-        assert matcher is not None
-        if len(new) == sequence.request.sampling.max_new_tokens - len(sequence.output.token_ids):
-            return new[:-1]
-        copy = matcher.fork()
-        for token_id in new:
-            copy.accept(token_id)
-        return new[:-1] if copy.is_done() else new
 
     def _plan(self, sequence: EngineSequence) -> Jump | None:
         params, matcher = sequence.request.sampling, sequence.matcher

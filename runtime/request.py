@@ -199,7 +199,7 @@ class TokenEvent:
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
     origin: Origin = "free"
-    num_replaced: int = 0  # tokens told of before that `token_ids` stand in for (their text stays as it is)
+    num_replaced: int = 0  # tokens told of before that `token_ids` stand in for (only their text stays as it is)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,6 +148,7 @@ class Sequence:
         in one go, as a prompt is. The KV of what goes must have been given up."""
         self.num_tokens -= num_replaced
         del self.origins[self.num_generated :]
+        del self.logprobs[max(0, len(self.logprobs) - num_replaced) :]
         for token_id in token_ids:
             self.append(token_id, forced=True)
         known = self.num_tokens - self.num_computed > 1

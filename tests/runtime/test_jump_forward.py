@@ -19,6 +19,7 @@ import pytest
 import torch
 from small_tokenizers import small_tokenizer
 
+from lmnb.errors import GenerationError
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.fake_model import FakeModel
@@ -260,7 +261,8 @@ def test_events_add_up(kind: str, scored: bool) -> None:
             for event in events:
                 assert not isinstance(event, FinishEvent)
                 num_replaced += event.num_replaced
-                del ids[len(ids) - event.num_replaced :], origins[len(origins) - event.num_replaced :]
+                kept = len(ids) - event.num_replaced
+                del ids[kept:], origins[kept:], logprobs[kept:]
                 ids += event.token_ids
                 origins += [event.origin] * len(event.token_ids)
                 logprobs += event.logprobs
@@ -271,7 +273,7 @@ def test_events_add_up(kind: str, scored: bool) -> None:
             assert origins.count("forced") == completion.num_forced_tokens
             assert "free" not in origins
             assert completion.text == tokenizer.decode(completion.token_ids[: completion.num_kept_tokens])
-    assert (num_replaced > 0) == (kind != "bytes" and not scored)
+    assert (num_replaced > 0) == (kind != "bytes")
 
 
 def test_a_boundary_that_the_tokenizer_would_not_make_is_repaired() -> None:
@@ -316,6 +318,47 @@ def test_a_chinese_list_is_whole_characters_only() -> None:
             assert on.num_forced_tokens
 
 
+@pytest.mark.parametrize("kind", ["bytes", "gpt2", "llama3", "spm-first"])
+@pytest.mark.parametrize(
+    ("sampling", "config"),
+    [
+        ({}, {}),
+        ({}, {"prefill_chunk": 3}),
+        ({}, {"pool_tokens": 140, "max_running": 8}),
+        ({"stop": ("er", "天", '":')}, {}),
+        ({"stop_regex": (r"\\d\\d",), "max_new_tokens": 9}, {}),
+    ],
+)
+def test_asking_for_log_probabilities_changes_no_token(
+    kind: str, sampling: dict[str, Any], config: dict[str, Any]
+) -> None:
+    """Boundaries are repaired, and text is forced, with them as without; each token has the log-probability that it
+    has in a run of its own, where it is part of the prompt."""
+    tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
+    rng = random.Random(kind)
+    requests = [
+        request_of(tokenizer, f"Q{i}: ", random_constraint(rng), temperature=1.0, seed=i, **sampling) for i in range(30)
+    ]
+    model = FakeModel(tokenizer.vocab_size)  # writes in its own way, so that much is repaired
+    with engine_of(tokenizer, model, **config) as engine:
+        handles = [engine.submit(request) for request in requests]
+        asking = [replace(r, sampling=replace(r.sampling, return_logprob=True)) for r in requests]
+        scored_handles = [engine.submit(request) for request in asking]
+        for request, handle, scored_handle in zip(requests, handles, scored_handles, strict=True):
+            plain, scored = handle.result(timeout=60), scored_handle.result(timeout=60)
+            assert (scored.token_ids, scored.text, scored.matched) == (plain.token_ids, plain.text, plain.matched)
+            assert (scored.num_forced_tokens, scored.num_steps) == (plain.num_forced_tokens, plain.num_steps)
+            assert [entry.token_id for entry in scored.logprobs] == list(scored.token_ids)
+            whole = replace(
+                request,
+                input_ids=(*request.input_ids, *scored.token_ids),
+                logprob_start=len(request.input_ids),
+                sampling=SamplingParams(max_new_tokens=0),
+            )
+            expected = engine.submit(whole).result(timeout=60).input_logprobs
+            assert [entry.logprob for entry in scored.logprobs] == [entry.logprob for entry in expected]
+
+
 def test_only_choices_take_a_step(smollm2_tokenizer: Tokenizer) -> None:
     """A token that may merge with other text, but not with what the grammar lets follow, is not left to the model."""
     tokenizer = smollm2_tokenizer
@@ -334,6 +377,28 @@ def test_only_choices_take_a_step(smollm2_tokenizer: Tokenizer) -> None:
                 request = request_of(tokenizer, "Q: ", constraint, temperature=1.0, seed=seed)
                 completion = engine.submit(request).result(timeout=20)
                 assert completion.num_steps == 2, completion.text
+
+
+class Broken(FakeModel):
+    """Fails at every step."""
+
+    def predict(self, ids: list[int]) -> torch.Tensor:
+        raise RuntimeError("no memory")
+
+
+def test_a_forced_answer_waits_for_its_log_probabilities_only() -> None:
+    """Its output is finished before anything is computed."""
+    tokenizer = ByteTokenizer()
+    request = request_of(tokenizer, "Q: ", Constraint("regex", "only this"), return_logprob=True)
+    with engine_of(tokenizer) as engine:
+        completion = engine.submit(request).result(timeout=20)
+        assert (completion.text, completion.num_steps, len(completion.logprobs)) == ("only this", 0, 9)
+        assert all(entry.logprob is not None for entry in completion.logprobs)
+    with (
+        engine_of(tokenizer, Broken(tokenizer.vocab_size)) as engine,
+        pytest.raises(GenerationError, match="no memory"),
+    ):
+        engine.submit(request).result(timeout=20)
 
 
 def test_a_whole_answer_may_be_forced() -> None:
