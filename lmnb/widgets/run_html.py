@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lmnb.language.events import image_label
-from lmnb.widgets import choice_html, run_text
+from lmnb.widgets import choice_html, origin_html, run_text
 from lmnb.widgets.escape import cut, isolated, markup
 from lmnb.widgets.run_model import Branch, RunModel, kept_units, origin_of
 from lmnb.widgets.tables import Table, find_tables
@@ -228,7 +228,7 @@ class _Writer:
         status = item["status"]
         chip = f'<small class="lmnb-var">{isolated(item["var"])}</small>' if item["var"] else ""
         classes = "lmnb-gen lmnb-chosen" if item["kind"] == "select" else "lmnb-gen"
-        shown = self._parted(item) or self._marked(item["text"], mark)
+        shown = self._parted(item) or self._origins(item, mark) or self._marked(item["text"], mark)
         text = f'<ins class="{classes}" data-status="{status}">{shown}</ins>'
         notes = {"cancelled": "stopped", "failed": "failed"}
         note = notes.get(status) or ("token limit" if item["finish_reason"] == "length" else "")
@@ -236,10 +236,19 @@ class _Writer:
         sign = f' <small class="lmnb-note">{SIGNS.get(status, "") if status != "done" else ""} {note}</small>'
         if status != "running":
             counts = f"{item['reused']:,} reused · {item['computed']:,} computed · {item['tokens']:,} generated"
+            saved = origin_html.steps_saved(item)
+            counts += f" · {saved:,} {'step' if saved == 1 else 'steps'} saved" if saved else ""
             cost = f'<small class="lmnb-cost">{counts}</small>'
         return (
             chip + text + (sign if note else "") + cost + (choice_html.html(item["choice"]) if item["choice"] else "")
         )
+
+    def _origins(self, item: dict[str, Any], mark: dict[str, Any] | None) -> str:
+        """The text of a constrained generation with its tokens' origins; "" where it is cut, or marked inside."""
+        is_whole = len(item["text"]) <= self.per_item and (mark is None or mark["at"] is None)
+        if not is_whole or not origin_html.is_constrained(item):
+            return ""
+        return origin_html.spans(item) + (_mark(mark) if mark else "")
 
     def _parted(self, item: dict[str, Any]) -> str:
         """The text with the places where branches part from it, or where it parted; "" if there is none."""
