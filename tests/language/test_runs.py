@@ -134,8 +134,9 @@ def test_owner_and_line(backend: ScriptedBackend) -> None:
     s.run.finish()
     group[1].sync()
     owners = {call.owner.var: call.owner for call in backend.calls if call.owner}
-    assert owners["x"] == Owner(s.run.id, "cell", "7", "0", None, "x", line)
-    assert owners["y"] == Owner(s.run.id, "cell", "7", "0.1", None, "y", line + 3)
+    assert owners["x"] == Owner(s.run.id, "cell", "7", "0", None, "x", line, 's += sgl.gen("x")')
+    chosen = 'group[1] += sgl.select("y", ["a"])'
+    assert owners["y"] == Owner(s.run.id, "cell", "7", "0.1", None, "y", line + 3, chosen)
     assert owners[None].line == line + 5
     lines = [event.line for event in s.run.events if isinstance(event, GenStarted)]
     assert sorted(filter(None, lines)) == [line, line + 3, line + 5]

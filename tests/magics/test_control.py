@@ -171,7 +171,7 @@ def test_config_sets_the_view(notebook, backend, monkeypatch):
     modes = []
 
     class View:
-        def __init__(self, run, mode):
+        def __init__(self, run, mode, **_):
             modes.append(mode)
 
         def display(self, *, background=False): ...
