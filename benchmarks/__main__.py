@@ -1,4 +1,4 @@
-"""`python -m benchmarks cpu` (or `view`, `tree`, `structured`, `language`, `dspy`; on CUDA `gpu`): prints JSON."""
+"""`python -m benchmarks cpu` (or another of the suites below; `gpu` needs a CUDA device): prints JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import cpu, dspy_rag, gpu, language, structured, tree, view
+from benchmarks import cpu, dspy_rag, gpu, join, language, strict, structured, tree, view
 from benchmarks.harness import environment
 
 SUITES = {
@@ -14,6 +14,8 @@ SUITES = {
     "view": view.measure,
     "gpu": gpu.measure,
     "structured": structured.measure,
+    "join": join.measure,
+    "strict": strict.measure,
     "language": language.measure,
     "dspy": dspy_rag.measure,
     "tree": tree.measure,

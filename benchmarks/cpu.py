@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import interleaved, medians, ratio
+from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.loading import load_model, resolve_source
 from lmnb.runtime.request import Completion, Request, SamplingParams
@@ -43,9 +44,9 @@ def prompts(count: int, length: int, *, shared: int = 0, seed: int = 0) -> list[
 class Lmnb:
     """The engine, as a backend uses it."""
 
-    def __init__(self, dtype: str) -> None:
+    def __init__(self, dtype: str, **config: Any) -> None:
         loaded = load_model(dtype=dtype)
-        self.engine = Engine(loaded.model, loaded.tokenizer)
+        self.engine = Engine(loaded.model, loaded.tokenizer, EngineConfig(**config))
 
     def run(self, batch: list[tuple[int, ...]], new_tokens: int) -> list[Completion]:
         sampling = SamplingParams(temperature=0, max_new_tokens=new_tokens, ignore_eos=True)

@@ -21,6 +21,8 @@ class ForwardBatch:
     The first `num_decode` rows have exactly one new token each.
     `shared_len`: that many leading slots are the same for all of the first `num_decode` rows (0 if unknown);
     their KV need be read once only.
+    `strict`: a token's numbers must not depend on what else is in the batch, nor on how its prompt was cut in pieces
+    (see `Model.can_be_strict`).
     `plan`: on a GPU, where the tokens and their keys lie; then tensors are int32, and the numbers about the rows
     (`query_starts`, `kv_lens`, `num_decode`, `shared_len`) are in it alone.
     """
@@ -34,6 +36,7 @@ class ForwardBatch:
     logits_rows: Tensor | None  # int64 [L]: indices into T whose logits are wanted; None: all
     num_decode: int = 0
     shared_len: int = 0
+    strict: bool = False
     plan: DevicePlan | None = None
 
 
@@ -61,6 +64,7 @@ class Model(Protocol):
     num_heads: int  # query heads
     kv_layout: KVLayout
     weight_bytes: int
+    can_be_strict: bool  # honours `ForwardBatch.strict`
     takes_device_plan: bool  # on a GPU: runs from a `DevicePlan`, and under CUDA graphs
 
     def forward(self, batch: ForwardBatch, keys: list[Tensor], values: list[Tensor]) -> Tensor:

@@ -61,7 +61,7 @@ def describe(rows: list[Row]) -> BuiltBatch:
     return built
 
 
-def build_batch(built: BuiltBatch, scheduler: Scheduler, device: torch.device) -> ForwardBatch:
+def build_batch(built: BuiltBatch, scheduler: Scheduler, device: torch.device, *, strict: bool = False) -> ForwardBatch:
     """The tensors of a step. Its rows come one-token rows first, as `Scheduler.schedule` returns them."""
     table, rows = scheduler.table, built.rows
     query_starts = [0]
@@ -86,7 +86,8 @@ def build_batch(built: BuiltBatch, scheduler: Scheduler, device: torch.device) -
         kv_lens=kv_lens,
         logits_rows=upload(np.array(built.wanted, dtype=np.int64)),
         num_decode=num_decode,
-        shared_len=scheduler.shared_length(rows[:num_decode]),
+        shared_len=0 if strict else scheduler.shared_length(rows[:num_decode]),
+        strict=strict,
     )
 
 

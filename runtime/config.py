@@ -22,8 +22,9 @@ class EngineConfig:
     grammar forces is added at once, unless a request says otherwise; without it the same tokens take a step each.
     `plain_masks`: leave it to the model how it writes what is forced (for measurements). `compile_seconds`: a
     constraint that takes longer to compile fails its request. `overlap`: launch a step before the last one's tokens
-    are known (default: on a GPU). `cuda_graphs` and `tree_attention` (a key that several requests share is read
-    once) are there to be switched off for measurements.
+    are known (default: on a GPU). `deterministic`: a request's tokens depend on its prompt and seed only, to the last
+    bit, whatever it is batched with, cached, cut or preempted; slower. `cuda_graphs` and `tree_attention` (a key that
+    several requests share is read once) are there to be switched off for measurements.
     """
 
     pool_tokens: int | None = None
@@ -38,6 +39,7 @@ class EngineConfig:
     overlap: bool | None = None
     cuda_graphs: bool = True
     tree_attention: bool = True
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ class EngineLimits:
     overlap: bool = False
     cuda_graphs: bool = True
     tree_attention: bool = True
+    deterministic: bool = False
 
 
 def resolve(config: EngineConfig, layout: KVLayout, context_tokens: int) -> EngineLimits:
@@ -81,6 +84,7 @@ def resolve(config: EngineConfig, layout: KVLayout, context_tokens: int) -> Engi
         overlap=on_gpu if config.overlap is None else config.overlap,
         cuda_graphs=config.cuda_graphs,
         tree_attention=config.tree_attention,
+        deterministic=config.deterministic,
     )
     total = _total_bytes(layout.device)
     wanted = (config.pool_tokens or 0) * layout.bytes_per_token

@@ -106,7 +106,7 @@ class CudaExecutor:
 
     def run(self, rows: list[Row]) -> tuple[BuiltBatch, Tensor]:
         self._greedy = None
-        num_decode = sum(row.is_single for row in rows)
+        num_decode = 0 if self._limits.deterministic else sum(row.is_single for row in rows)
         items = None
         if num_decode:
             items = self._planner.plan([row.sequence for row in rows[:num_decode]], self._parts(self._fit(num_decode)))
@@ -196,7 +196,9 @@ class CudaExecutor:
 
     def _mixed(self, rows: list[Row], num_decode: int, items: DecodeItems | None, built: BuiltBatch) -> Tensor:
         columns = token_columns(rows, self._scheduler.table)
-        narrow_tiles, wide_tiles = extend_tiles(rows[num_decode:], num_decode, self._group)
+        narrow_tiles, wide_tiles = extend_tiles(
+            rows[num_decode:], num_decode, self._group, single=self._limits.deterministic
+        )
         wanted = np.array(built.wanted, dtype=np.int32)
         fields = [Field(name, (len(columns[0]),)) for name in _COLUMNS]
         arrays = [*columns, narrow_tiles, wide_tiles, wanted]
@@ -239,6 +241,7 @@ class CudaExecutor:
             query_starts=[],
             kv_lens=[],
             logits_rows=wanted,
+            strict=self._limits.deterministic,
             plan=plan,
         )
 

@@ -122,15 +122,17 @@ def one_token_columns(rows: list[Row], table: SlotTable) -> list[Ints]:
     ]
 
 
-def extend_tiles(rows: list[Row], first_token: int, heads_per_kv: int) -> tuple[Ints, Ints]:
-    """Narrow and wide tiles of rows whose tokens follow each other from `first_token` on; the longest work first."""
+def extend_tiles(rows: list[Row], first_token: int, heads_per_kv: int, *, single: bool = False) -> tuple[Ints, Ints]:
+    """Narrow and wide tiles of rows whose tokens follow each other from `first_token` on; the longest work first.
+    `single`: each token has a tile of its own, so that its sums do not depend on its neighbours."""
     narrow: list[tuple[int, int, int, int]] = []
     wide: list[tuple[int, int, int, int]] = []
     token = first_token
     for row in rows:
         start, end = row.column, row.kv_len
-        is_narrow = (end - start) * heads_per_kv <= NARROW_ROWS
+        is_narrow = single or (end - start) * heads_per_kv <= NARROW_ROWS
         tiles, size = (narrow, NARROW_ROWS // heads_per_kv) if is_narrow else (wide, WIDE_ROWS // heads_per_kv)
+        size = 1 if single else size
         for column in range(start, end, size):
             tiles.append((token + column - start, min(size, end - column), column, row.place))
         token += end - start

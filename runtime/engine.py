@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import TypeVar
 
-from lmnb.errors import ArgumentError, GrammarError, RequestTooLongError
+from lmnb.errors import ArgumentError, GrammarError, RequestTooLongError, UnsupportedModelError
 from lmnb.runtime.batch import Model
 from lmnb.runtime.config import EngineConfig, resolve
 from lmnb.runtime.engine_loop import EngineLoop
@@ -45,6 +45,11 @@ class Engine:
         config: EngineConfig | None = None,
         grammars: GrammarCompiler | None = None,
     ) -> None:
+        if config is not None and config.deterministic and not model.can_be_strict:
+            raise UnsupportedModelError(
+                f"{model.name} runs in the transformers library, whose results depend on the batch; leave out "
+                "deterministic=True"
+            )
         limits = resolve(config or EngineConfig(), model.kv_layout, model.context_tokens)
         self.limits = limits
         self.capacity = min(model.context_tokens, limits.pool_tokens)

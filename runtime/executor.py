@@ -50,12 +50,12 @@ class TorchExecutor:
         self, model: Model, pool: KVPool, scheduler: Scheduler, sampler: Sampler, limits: EngineLimits
     ) -> None:
         self._model, self._pool, self._scheduler, self._sampler = model, pool, scheduler, sampler
-        self._device = model.kv_layout.device
+        self._device, self._strict = model.kv_layout.device, limits.deterministic
         self._last_tokens = torch.zeros(limits.max_running, dtype=torch.int64, device=self._device)
 
     def run(self, rows: list[Row]) -> tuple[BuiltBatch, Tensor]:
         built = describe(rows)
-        batch = build_batch(built, self._scheduler, self._device)
+        batch = build_batch(built, self._scheduler, self._device, strict=self._strict)
         if any(row.sequence.num_pending for row in rows):
             ids = batch.input_ids[: batch.num_decode]
             places = [row.sequence.row for row in rows[: batch.num_decode]]

@@ -22,6 +22,7 @@ class FakeModel:
 
     name = "fake"
     takes_device_plan = False
+    can_be_strict = True
 
     def __init__(
         self,

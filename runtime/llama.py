@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,7 +19,9 @@ from lmnb.kernels.linear import linear, pack_weight
 from lmnb.kernels.paged_attention import paged_attention
 from lmnb.kernels.rms_norm import add_rms_norm, rms_norm
 from lmnb.kernels.rotary_store import rotary_angles, rotary_store
+from lmnb.kernels.row_blocks import at_once, in_blocks
 from lmnb.kernels.silu_mul import silu_mul
+from lmnb.kernels.strict_attention import plan_strict_attention
 from lmnb.runtime.batch import ForwardBatch, KVLayout
 from lmnb.runtime.decoder_config import DecoderConfig
 from lmnb.runtime.weights import Weights
@@ -54,6 +57,7 @@ class LlamaModel:
     """A decoder with its weights in memory. Implements `Model`; `forward` is for one thread at a time."""
 
     takes_device_plan = True
+    can_be_strict = True
 
     def __init__(
         self, name: str, config: DecoderConfig, checkpoint: Weights, dtype: torch.dtype, device: torch.device
@@ -86,32 +90,62 @@ class LlamaModel:
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, keys: list[Tensor], values: list[Tensor]) -> Tensor:
         """See `Model.forward`."""
-        dtype, eps = self.kv_layout.dtype, self.config.rms_norm_eps
+        run = in_blocks if batch.strict else at_once
         plans = self._plan(batch)
-        cos, sin = rotary_angles(batch.positions, self._inv_freq, dtype)
+        cos, sin = run(self._angles, batch.positions)
         residual = functional.embedding(batch.input_ids, self._embedding)
-        x = rms_norm(residual, self._layers[0].input_norm, eps)
+        x = run(self._first_norm, residual)
         for index, layer in enumerate(self._layers):
-            heads, new_values = self._project(layer, x)
-            queries = rotary_store(heads, new_values, cos, sin, keys[index], values[index], batch.out_slots)
+            heads, new_values = run(partial(self._project, layer), x)
+            store = partial(self._rotate, keys[index], values[index])
+            queries = run(store, heads, new_values, cos, sin, batch.out_slots)
             x = paged_attention(queries, keys[index], values[index], plans[layer.window], self._scale, layer.window)
             is_last = index == len(self._layers) - 1
             if (
                 is_last and batch.logits_rows is not None
             ):  # nothing after the last attention mixes tokens: go on with the wanted rows only
                 x, residual = x[batch.logits_rows], residual[batch.logits_rows]
-            x, residual = add_rms_norm(layer.out(x), residual, layer.post_norm, eps)
-            x = layer.down(silu_mul(layer.gate_up(x)))
             next_norm = self._norm if is_last else self._layers[index + 1].input_norm
-            x, residual = add_rms_norm(x, residual, next_norm, eps)
-        logits = self._head(x)
+            x, residual = run(partial(self._finish, layer, next_norm), x, residual)
+        logits = run(self._head, x)
         return logits if batch.plan is not None else logits.float()
+
+    def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return rotary_angles(positions, self._inv_freq, self.kv_layout.dtype)
+
+    def _first_norm(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self._layers[0].input_norm, self.config.rms_norm_eps)
+
+    @staticmethod
+    def _rotate(
+        keys: Tensor, values: Tensor, heads: Tensor, new_values: Tensor, cos: Tensor, sin: Tensor, out_slots: Tensor
+    ) -> Tensor:
+        return rotary_store(heads, new_values, cos, sin, keys, values, out_slots)
+
+    def _finish(self, layer: DecoderLayer, next_norm: Tensor, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """All of a layer behind its attention, and the norm that comes next."""
+        eps = self.config.rms_norm_eps
+        x, residual = add_rms_norm(layer.out(x), residual, layer.post_norm, eps)
+        x = layer.down(silu_mul(layer.gate_up(x)))
+        return add_rms_norm(x, residual, next_norm, eps)
 
     def _plan(self, batch: ForwardBatch) -> Mapping[int | None, AttentionPlan | DevicePlan]:
         """One attention plan for each kind of layer."""
         config = self.config
         if batch.plan is not None:
             return dict.fromkeys(config.windows, batch.plan)
+        if batch.strict:
+            return {
+                window: plan_strict_attention(
+                    batch.slot_table,
+                    batch.query_starts,
+                    batch.kv_lens,
+                    heads_per_kv=config.num_heads // config.num_kv_heads,
+                    dtype=self.kv_layout.dtype,
+                    window=window,
+                )
+                for window in set(config.windows)
+            }
         return {
             window: plan_attention(
                 batch.slot_table,

@@ -33,6 +33,7 @@ class TransformersModel:
     """A transformers model with its weights in memory. Implements `Model`; `forward` is for one thread at a time."""
 
     takes_device_plan = False
+    can_be_strict = False
 
     def __init__(
         self, name: str, folder: Path, config: Mapping[str, Any], dtype: torch.dtype, device: torch.device

@@ -55,6 +55,7 @@ _OPTIONS = (
     "prefill_chunk",
     "chat_template",
     "jump_forward",
+    "deterministic",
 )
 
 
@@ -66,7 +67,8 @@ class Runtime:
     memory such as "512MiB" or "60GiB"), `max_running` and `prefill_chunk` are the engine's own choice unless given.
     `load_format="dummy"` puts random weights in place of a folder's own, which it need not have. `chat_template`: a
     registered name, Jinja source, or a `ChatTemplate`; by default the tokenizer's own. `jump_forward=False` samples
-    even text that a constraint forces.
+    even text that a constraint forces. `deterministic=True`: the same prompt and seed give the same text, whatever else
+    runs, is cached or short of memory; slower.
 
     Use it as a context manager, or call `shutdown`; after that every use raises EngineClosedError.
     """
@@ -86,6 +88,7 @@ class Runtime:
         prefill_chunk: int | None = None,
         chat_template: str | ChatTemplate | None = None,
         jump_forward: bool = True,
+        deterministic: bool = False,
         **unknown: object,
     ) -> None:
         _refuse(unknown)
@@ -103,6 +106,7 @@ class Runtime:
             max_running=max_running,
             prefill_chunk=prefill_chunk,
             jump_forward=jump_forward,
+            deterministic=deterministic,
         )
         self._tokenizer = loaded.tokenizer
         self._template = template
