@@ -46,11 +46,11 @@ ASKED = {
     ],
 }
 DOCUMENT = (
-    "{town} is a town of {people} people on the river. Its library was founded by {0} and is open daily. "
-    "On Saturdays there is a market, which is known for its {1}; people come from all the villages around. The old "
-    "bridge, which is {2}, was built by the town itself after the flood. The flag of {town} shows {3}.\n"
+    "{town} is a town of {people} people on the river. The library of {town} was founded by {0}. There is a market on "
+    "Saturdays; the market of {town} is known for {1}. The bridge of {town} is {2}; it was built by the town itself "
+    "after the flood. The flag of {town} shows {3}.\n"
 )
-INTRO = "Here are some documents about towns. Answer the question behind them in a few words.\n\n"
+INTRO = "Read these documents about towns.\n\n"
 MODES = ("exact", "side_by_side", "spaced")
 OWNER = Owner(run="benchmark", program="join")
 _ANSWER_TOKENS, _SETS = 16, 3

@@ -29,6 +29,7 @@ def joined(parent: Prompt, branches: Sequence[tuple[Prompt, tuple[int, ...]]], c
     follows sees everything and stands behind the branch that reaches furthest. Branches that have said nothing add
     nothing. ProgramError if a branch's tokens do not tell what was said before the fork and what after.
     """
+    parent, branches = _as_branches_begin(parent, branches, codec)
     ids, sources, sections = list(parent.ids), list(parent.sources), list(parent.layout.sections)
     end = parent.layout.end_position(len(ids))
     for branch, forked in branches:
@@ -41,6 +42,38 @@ def joined(parent: Prompt, branches: Sequence[tuple[Prompt, tuple[int, ...]]], c
     if len(ids) > len(parent.ids):
         sections.append(Section(len(ids), end, merged([(0, len(ids))])))
     return Prompt(tuple(ids), tuple(sources), PromptLayout.of(sections))
+
+
+def _as_branches_begin(
+    parent: Prompt, branches: Sequence[tuple[Prompt, tuple[int, ...]]], codec: TokenCodec
+) -> tuple[Prompt, Sequence[tuple[Prompt, tuple[int, ...]]]]:
+    """The same with the parent's last tokens as most branches have them, if it has said nothing since the fork.
+
+    Two line breaks may be one token at the end of a text and two before a word: then it is the branches' form that was
+    computed, and the one that text added to the parent would have given.
+    """
+    spoken = [branch for branch, forked in branches if branch.ids != forked]
+    if not spoken or any(forked != parent.ids for _, forked in branches):
+        return parent, branches
+    size = len(codec.bytes_of(parent.ids))
+    begun = [_beginning(branch.ids, size, codec) for branch in spoken]
+    ids = max(begun, key=begun.count) or parent.ids
+    kept = common_prefix_length([ids, parent.ids])
+    last_seam = parent.layout.sections[-1].start if parent.layout.sections else 0
+    if ids == parent.ids or kept < last_seam or codec.bytes_of(ids) != codec.bytes_of(parent.ids):
+        return parent, branches
+    like = next(branch for branch in spoken if branch.ids[: len(ids)] == ids)
+    whole = Prompt(ids, parent.sources[:kept] + like.sources[kept : len(ids)], parent.layout)
+    return whole, [(branch, ids if branch.ids != parent.ids else branch.ids) for branch, _ in branches]
+
+
+def _beginning(ids: tuple[int, ...], size: int, codec: TokenCodec) -> tuple[int, ...]:
+    """The tokens of the first `size` bytes; none if no token ends there."""
+    count = total = 0
+    while total < size and count < len(ids):
+        total += len(codec.token_bytes(ids[count]))
+        count += 1
+    return ids[:count] if total == size else ()
 
 
 @dataclass(frozen=True, slots=True)

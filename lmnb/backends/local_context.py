@@ -24,6 +24,7 @@ from lmnb.backends.base import (
 )
 from lmnb.backends.engine_task import EngineTask
 from lmnb.backends.joined_prompt import Prompt, joined
+from lmnb.backends.prefix import common_prefix_length
 from lmnb.backends.scoring import ChoicePlan, plan_choices
 from lmnb.backends.templates import ChatTemplate
 from lmnb.backends.token_codec import TokenCodec
@@ -181,7 +182,7 @@ class LocalContext:
         position = twin._layout.end_position(start) + offset
         if position < 0:
             raise ArgumentError(f"position_ids_offset {offset} would move a branch before the prompt's beginning")
-        twin._stream.append_fixed((), ())
+        twin._stream.fix(start, (), ())
         twin._layout = PromptLayout.of([*twin._layout.sections, Section(start, position, merged([(0, start)]))])
         return twin
 
@@ -192,8 +193,8 @@ class LocalContext:
         await asyncio.gather(*(context._compute(context.prompt_ids, owner, cancel) for context in contexts))
         mine = self._prompt
         whole = joined(mine, [(context._prompt, context._forked_ids) for context in contexts], self._served.codec)
-        count = len(mine.ids)
-        self._stream.append_fixed(whole.ids[count:], whole.sources[count:])
+        start = common_prefix_length([mine.ids, whole.ids])
+        self._stream.fix(start, whole.ids[start:], whole.sources[start:])
         self._layout = whole.layout
 
     @property

@@ -146,11 +146,12 @@ class TokenStream:
         self._trusted_tail = ""
         self._note("generated")
 
-    def append_fixed(self, ids: Sequence[int], sources: Sequence[TokenSource]) -> None:
-        """Add tokens of another stream; neither they nor what is before them changes with what follows."""
+    def fix(self, start: int, ids: Sequence[int], sources: Sequence[TokenSource]) -> None:
+        """Put given tokens in place of those from `start` on, which say the beginning of the same text. No token up to
+        here changes with what follows any more."""
+        self._keep(start)
         self._tuple = None
-        self._ids += ids
-        self._sources += sources
+        self._ids[start:], self._sources[start:] = ids, sources
         self._start_run(continues=True)
         self._generated = len(self._ids)
         self._trusted_tail = ""

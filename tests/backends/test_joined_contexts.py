@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,11 @@ from lmnb.backends.base import CancelToken
 from lmnb.backends.local import Runtime
 from lmnb.backends.local_context import LocalContext
 from lmnb.errors import ArgumentError, RequestTooLongError
+from lmnb.runtime.embedded import embedded_gguf
 from lmnb.runtime.fake_model import FakeModel
+from lmnb.runtime.gguf_file import GGUFFile
+from lmnb.runtime.gguf_tokenizer import tokenizer_files
+from lmnb.runtime.hf_tokenizer import HFTokenizer
 from lmnb.runtime.loading import LoadedModel
 from lmnb.runtime.prompt_layout import Section
 from lmnb.runtime.request import SamplingParams
@@ -102,6 +107,31 @@ def test_words_that_merge_with_what_stands_before_the_fork_are_told_apart() -> N
         assert parent.token_ids[: len(stem)] == stem
         text = expected(runtime, parent, 4)
         assert generate(parent, max_new_tokens=4, ignore_eos=True).text == text
+
+
+@pytest.mark.model
+def test_the_parents_last_tokens_become_what_its_branches_have_made_of_them() -> None:
+    definition, settings = tokenizer_files(GGUFFile(embedded_gguf()))
+    tokenizer = HFTokenizer(json.dumps(definition), settings, {2}, "smollm2")
+    with runtime_of(tokenizer) as runtime:
+        parent = runtime.new_context()
+        parent.append("def main(argv):\n    return 42\n\n")
+        stem = parent.token_ids
+        branches = [parent.fork() for _ in range(3)]
+        for branch, text in zip(branches, ("class Foo", "print", ""), strict=True):
+            branch.append(text)
+        whole = branches[0].token_ids
+        assert whole[: len(stem)] != stem  # two line breaks are one token only at the end
+        before = parent.checkpoint()
+        join(parent, *branches)
+        assert parent.token_ids[: len(whole)] == whole
+        assert runtime.decode(parent.token_ids) == "def main(argv):\n    return 42\n\nclass Fooprint"
+        parent.append(" it")
+        text = expected(runtime, parent, 4)
+        asked = generate(parent, max_new_tokens=4, ignore_eos=True)
+        assert asked.text == text
+        assert asked.prompt_tokens - asked.cached_tokens == len(tokenizer.encode(" it"))  # branches were all reused
+        assert before().token_ids == stem
 
 
 def test_what_the_parent_said_meanwhile_comes_first_and_is_not_seen(runtime: Runtime) -> None:
