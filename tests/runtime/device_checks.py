@@ -176,3 +176,27 @@ def test_joined_prompts_see_what_their_layout_says(models: tuple[Any, LoadedMode
             assert rows.argmax(-1).tolist() == list(tokens)
     engine.check_integrity()
     engine.close()
+
+
+def test_strict_mode_gives_the_same_bits_whatever_happens(models: tuple[Any, LoadedModel]) -> None:
+    _, loaded = models
+    stem = prompts()[0][: 200 if ON_GPU else 8]
+    sampling = SamplingParams(temperature=0, max_new_tokens=NUM_TOKENS, ignore_eos=True, return_logprob=True)
+    asked = [Request(input_ids=stem + ids, sampling=sampling) for ids in ((5,), (6, 7, 8))]
+
+    def bits(engine: Engine, at_once: bool) -> list[list[tuple[int, float | None]]]:
+        handles = [engine.submit(each) for each in asked] if at_once else None
+        done = [handle.result() for handle in handles] if handles else [engine.submit(each).result() for each in asked]
+        return [[(entry.token_id, entry.logprob) for entry in each.logprobs] for each in done]
+
+    engine = make_engine(loaded, {"deterministic": True})
+    expected = []
+    for each in asked:
+        assert engine.flush_cache()
+        expected.append([(entry.token_id, entry.logprob) for entry in engine.submit(each).result().logprobs])
+    assert bits(engine, at_once=True) == expected
+    engine.close()
+    engine = make_engine(loaded, {"deterministic": True, "prefill_chunk": 5})
+    assert bits(engine, at_once=True) == expected
+    engine.check_integrity()
+    engine.close()
