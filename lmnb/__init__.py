@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from lmnb.backends import serving as _serving
+
 if TYPE_CHECKING:
     from lmnb import dspy as dspy  # not in __all__, see below
     from lmnb import mlflow, telemetry
@@ -196,6 +198,13 @@ _ELSEWHERE = {
     "register_chat_template": "lmnb.backends.templates",
 }
 _MODULES = ("dspy", "mlflow", "telemetry")  # `dspy` needs its package at once, so `import *` leaves it out
+
+
+def _open_server(*arguments: Any, **options: Any) -> Any:
+    return import_module("lmnb.server").Server(*arguments, **options)
+
+
+_serving.serve_with(_open_server)
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lmnb.backends.capabilities import ALL_SAMPLING, Capabilities
 from lmnb.backends.local_context import LocalContext, Served
 from lmnb.backends.prompt_cache import PromptCache
+from lmnb.backends.serving import open_server
 from lmnb.backends.templates import ChatTemplate, get_chat_template, get_chat_template_by_model_path
 from lmnb.backends.token_codec import TokenCodec
 from lmnb.errors import ArgumentError, EngineClosedError
@@ -210,8 +211,7 @@ class Runtime:
 
     def serve(self, *, host: str = "127.0.0.1", port: int = 0, api_key: str | None = None) -> Any:
         """Serve this runtime over HTTP, in SGLang's and OpenAI's protocols. Returns a `lmnb.server.Server`."""
-        # By name: the server stands above the backends.
-        return import_module("lmnb.server").Server(self, host=host, port=port, api_key=api_key)
+        return open_server(self, host=host, port=port, api_key=api_key)
 
     def shutdown(self) -> None:
         """End the engine and free the model's memory. What runs fails with EngineClosedError. Idempotent."""

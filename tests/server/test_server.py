@@ -13,7 +13,8 @@ from context_support import fake_runtime
 from server_support import call, fake_server
 
 from lmnb.__main__ import main
-from lmnb.errors import ArgumentError
+from lmnb.backends import serving
+from lmnb.errors import ArgumentError, ProgramError
 from lmnb.server import Server
 
 
@@ -103,3 +104,14 @@ def test_the_command_serves_the_embedded_model() -> None:
     finally:
         process.terminate()
         process.wait(20)
+
+
+def test_a_runtime_serves_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_runtime() as runtime:
+        with runtime.serve(api_key="k") as server:
+            assert isinstance(server, Server)
+            assert call(server, "/health")[0] == 200
+            assert call(server, "/v1/models")[0] == 401
+        monkeypatch.setattr(serving, "_opener", None)
+        with pytest.raises(ProgramError, match="lmnb.Server"):
+            runtime.serve()
