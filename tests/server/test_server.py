@@ -113,5 +113,5 @@ def test_a_runtime_serves_itself(monkeypatch: pytest.MonkeyPatch) -> None:
             assert call(server, "/health")[0] == 200
             assert call(server, "/v1/models")[0] == 401
         monkeypatch.setattr(serving, "_opener", None)
-        with pytest.raises(ProgramError, match="lmnb.Server"):
+        with pytest.raises(ProgramError, match=r"lmnb\.Server"):
             runtime.serve()
