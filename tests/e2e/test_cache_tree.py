@@ -47,7 +47,7 @@ def test_a_real_model_and_its_tree(open_notebook):
     details = tree.locator(".lmnb-details")
     assert "You answer in one word." in details.locator(".lmnb-node-text").inner_text()
     for _ in range(2):  # to what the questions share, and to one of them
-        tree.locator(".lmnb-tree-columns > [tabindex]").first.press("ArrowRight")
+        tree.locator(".lmnb-tree-frame").press("ArrowRight")
     assert "city?" in details.locator(".lmnb-node-text").inner_text()
     assert "cell 2" in details.inner_text()
     page.screenshot("tree")
