@@ -17,7 +17,7 @@ from lmnb.kernels.attention_plan import KEY_BLOCK, AttentionGroup, AttentionPlan
 
 # Query rows of a call: from 64 on, torch's CPU kernel chooses between two ways of multiplying by the batch's size.
 _MOST_ROWS = 63
-_MOST_TOKENS = 16
+_MOST_TOKENS = 8  # more make prompts quicker, and each decoded token dearer
 _MAX_GROUP_SLOTS = 32768  # padded key slots that a group may gather at once: bounds the temporary memory
 
 

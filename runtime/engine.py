@@ -101,16 +101,16 @@ class Engine:
 
     def cache_events(self, since_seq: int = 0) -> list[CacheEvent]:
         """The recorded cache events with `seq >= since_seq` (the oldest of very many are dropped)."""
-        return self._call(lambda: self._loop.events_since(since_seq))
+        return self._call(lambda: self._loop.feed.since(since_seq))
 
     def subscribe(self, callback: Callable[[Sequence[CacheEvent]], None]) -> Callable[[], None]:
         """Call `callback` in the engine's thread after each step with the cache events it caused. Returns
         what ends that."""
-        self._call(lambda: self._loop.listeners.append(callback))
+        self._call(lambda: self._loop.feed.listeners.append(callback))
 
         def unsubscribe() -> None:
             if not self.closed:
-                self._call(lambda: self._loop.forget_listener(callback))
+                self._call(lambda: self._loop.feed.forget(callback))
 
         return unsubscribe
 

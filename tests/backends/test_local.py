@@ -63,7 +63,7 @@ def test_a_runtime_whose_engine_died_is_closed() -> None:
         def explode() -> None:
             raise MemoryError("no room left")
 
-        loop._announce = explode  # type: ignore[method-assign]
+        loop.feed.announce = explode  # type: ignore[method-assign]
         with pytest.raises(EngineClosedError, match="no room left"):
             generate(runtime.new_context())
         runtime._engine()._thread.join(timeout=10)

@@ -210,7 +210,7 @@ def test_a_bug_in_the_loop_reaches_every_waiting_request() -> None:
         def explode() -> None:
             raise MemoryError("no room left")
 
-        engine._loop._announce = explode  # type: ignore[method-assign]
+        engine._loop.feed.announce = explode  # type: ignore[method-assign]
         with pytest.raises(EngineClosedError, match="no room left"):
             handle.result(timeout=5)
         with pytest.raises(EngineClosedError):

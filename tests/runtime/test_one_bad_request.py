@@ -10,7 +10,7 @@ import pytest
 from engine_support import TOKENIZER, fake_engine, greedy, prompt
 
 from lmnb.errors import GenerationError
-from lmnb.runtime import engine_loop
+from lmnb.runtime import live_requests
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.request import Constraint
@@ -33,8 +33,8 @@ def raising(function: Callable[..., Any], when: Callable[..., bool]) -> Callable
 
 
 def break_submit(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    make = engine_loop.EngineSequence
-    monkeypatch.setattr(engine_loop, "EngineSequence", raising(make, lambda request, *_: is_bad(request.input_ids)))
+    make = live_requests.Sequence
+    monkeypatch.setattr(live_requests, "Sequence", raising(make, lambda request, *_: is_bad(request.input_ids)))
 
 
 def break_queueing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,10 +61,9 @@ def break_prefill(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_tokens(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = engine._loop
-    monkeypatch.setattr(
-        loop, "_tell_first", raising(loop._tell_first, lambda sequence: is_bad(sequence.tokens[: sequence.num_prompt]))
-    )
+    requests = engine._loop.requests
+    tell_first = raising(requests._tell_first, lambda sequence: is_bad(sequence.tokens[: sequence.num_prompt]))
+    monkeypatch.setattr(requests, "_tell_first", tell_first)
 
 
 @pytest.mark.timeout(60)
@@ -91,7 +90,7 @@ def test_a_grammar_that_breaks_fails_alone(monkeypatch: pytest.MonkeyPatch) -> N
     constraint = Constraint("regex", "abc[0-9]{4}")
     with fake_engine(grammars=Grammars(TOKENIZER, TOKENIZER.vocab_size)) as engine:
         loop = engine._loop
-        monkeypatch.setattr(loop._jumps, "jump", raising(loop._jumps.jump, lambda *_: True))
+        monkeypatch.setattr(loop.requests._jumps, "jump", raising(loop.requests._jumps.jump, lambda *_: True))
         with pytest.raises(GenerationError, match="broken on purpose"):
             engine.submit(prompt("x", 8, constraint=constraint)).result(timeout=20)
         monkeypatch.undo()

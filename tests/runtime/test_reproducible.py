@@ -23,7 +23,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 def ask(engine: Engine, text: str, tokens: int = 32, **sampling: float | int | None) -> Request:
-    ids = engine._loop._tokenizer.encode(text, trusted=True)
+    ids = engine._loop.requests._tokenizer.encode(text, trusted=True)
     params = SamplingParams(max_new_tokens=tokens, ignore_eos=True, **sampling)  # type: ignore[arg-type]
     return Request(input_ids=tuple(ids), sampling=params)
 
