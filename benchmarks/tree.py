@@ -109,7 +109,11 @@ def _one(page: Any, show: int) -> dict[str, float]:
     view.scroll_into_view_if_needed()
     page.page.wait_for_timeout(1000)
     page.run(show + 1)
+    devtools = page.page.context.new_cdp_session(page.page)
+    devtools.send("Performance.enable")
+    before = _thread_seconds(devtools)
     times: list[float] = page.page.evaluate(_FRAMES, _SECONDS - 1)
+    busy = _thread_seconds(devtools) - before
     page.page.wait_for_timeout(2500)
     page.run(show + 2)
     told = json.loads(page.stream(show + 2))
@@ -123,10 +127,17 @@ def _one(page: Any, show: int) -> dict[str, float]:
         "frame_ms_median": round(gaps[len(gaps) // 2], 1),
         "frame_ms_p95": round(gaps[int(0.95 * len(gaps))], 1),
         "frame_ms_worst": round(gaps[-1], 1),
+        "processor_share": round(busy / (_SECONDS - 1), 3),  # of one, by the page's main thread, all of Jupyter in it
         "messages": told["messages"],
         "messages_dropped": told["resyncs"],  # each gap that the page notices makes it ask for a snapshot
         "nodes_that_differ": abs(shown - told["nodes"]),
     }
+
+
+def _thread_seconds(devtools: Any) -> float:
+    """Processor time that the page's main thread has had."""
+    metrics = devtools.send("Performance.getMetrics")["metrics"]
+    return float(next(each["value"] for each in metrics if each["name"] == "ThreadTime"))
 
 
 def _serve(watched: bool) -> dict[str, float]:
@@ -139,7 +150,7 @@ def _serve(watched: bool) -> dict[str, float]:
     from lmnb.widgets import CacheView
 
     tokenizer = ByteTokenizer()
-    with Runtime(LoadedModel(FakeModel(tokenizer.vocab_size), tokenizer), pool_tokens=20_000) as runtime:
+    with Runtime(LoadedModel(FakeModel(tokenizer.vocab_size), tokenizer), kv_cache=20_000) as runtime:
         view = CacheView(runtime, "widget") if watched else None
         if view is not None:
             from lmnb.widgets.host import CacheWidget
