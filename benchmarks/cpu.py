@@ -1,7 +1,10 @@
-"""SmolLM2-135M on this CPU: lmnb's engine beside transformers' `generate`, same weights, dtype and threads.
+"""SmolLM2-135M on this CPU: lmnb's engine beside transformers' `generate`, and beside llama.cpp if there is one.
+
+lmnb's default computes with the file's 4-bit integers, as llama.cpp does; transformers beside it in bfloat16. In
+bfloat16 and float32 both have the same weights. Threads are the same.
 
 Definitions. prefill: 512 prompt tokens, nothing cached, one new token. decode: 64 new tokens after 64 of prompt,
-first token not counted, one request or 8 at once. shared_prefix: 32 requests with 512 tokens in common and 16 of
+first token not counted, one request or 8 at once. branches: 16 requests with 512 tokens in common and 16 of
 their own, 32 new tokens each, handed over at once (transformers gets them as one batch); time to the last token.
 Prompts are random token ids drawn by a seed; greedy; end tokens ignored. load: a new process, imports included.
 """
@@ -16,18 +19,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.harness import interleaved, medians, ratio
 from lmnb.runtime.config import EngineConfig
+from lmnb.runtime.embedded import embedded_gguf
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.loading import load_model, resolve_source
 from lmnb.runtime.request import Completion, Request, SamplingParams
 
 _PREFILL, _PROMPT, _NEW = 512, 64, 64
-_SHARED, _OWN, _SHARED_NEW, _NUM_SHARED = 512, 16, 32, 32
+_SHARED, _OWN, _SHARED_NEW, _NUM_SHARED = 512, 16, 32, 16
+_DEFAULT = "auto"
 
 
 def prompts(count: int, length: int, *, shared: int = 0, seed: int = 0) -> list[tuple[int, ...]]:
@@ -46,6 +52,7 @@ class Lmnb:
 
     def __init__(self, dtype: str, **config: Any) -> None:
         loaded = load_model(dtype=dtype)
+        self.weights = loaded.model.weight_note or dtype
         self.engine = Engine(loaded.model, loaded.tokenizer, EngineConfig(**config))
 
     def run(self, batch: list[tuple[int, ...]], new_tokens: int) -> list[Completion]:
@@ -74,7 +81,9 @@ class Transformers:
         from transformers import AutoModelForCausalLM
 
         folder, _ = resolve_source(None)
-        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+        self.model: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.bfloat16 if dtype == _DEFAULT else getattr(torch, dtype)
+        )
 
     def timed(self, batch: list[tuple[int, ...]], new_tokens: int, *, cold: bool = True) -> float:
         ids = torch.tensor(batch)
@@ -91,6 +100,42 @@ class Transformers:
         return time.perf_counter() - began
 
 
+class LlamaCpp:
+    """llama-cpp-python in a process of its own, on the same file and threads. It has one request at a time."""
+
+    def __init__(self, python: str) -> None:
+        script = Path(__file__).with_name("llama_peer.py")
+        command = [python, str(script), str(embedded_gguf()), str(torch.get_num_threads())]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.version: str = self._answer()["version"]
+
+    def figures(self) -> dict[str, float]:
+        """One round of those figures that need one request only."""
+        prefill = self._ask(prompts(1, _PREFILL, seed=1)[0], 1)
+        decode = self._ask(prompts(8, _PROMPT, seed=2)[0], _NEW)
+        return {
+            "prefill_tokens_per_second": _PREFILL / prefill["first"],
+            "first_token_seconds_cold": prefill["first"],
+            "decode_tokens_per_second_batch_1": (_NEW - 1) / (decode["last"] - decode["first"]),
+        }
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
+
+    def _ask(self, prompt: tuple[int, ...], new_tokens: int) -> dict[str, float]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"prompt": prompt, "new_tokens": new_tokens}) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("the llama.cpp peer ended: --llama-python must name a Python that has llama-cpp-python")
+        return json.loads(line)
+
+
 def figures(peer: Lmnb | Transformers) -> dict[str, float]:
     """One round of every figure."""
     long, short = prompts(1, _PREFILL, seed=1), prompts(8, _PROMPT, seed=2)
@@ -105,28 +150,41 @@ def figures(peer: Lmnb | Transformers) -> dict[str, float]:
         "first_token_seconds_warm": first_warm,
         "decode_tokens_per_second_batch_1": (_NEW - 1) / decode_1,
         "decode_tokens_per_second_batch_8": 8 * (_NEW - 1) / decode_8,
-        "shared_prefix_output_tokens_per_second": _NUM_SHARED * _SHARED_NEW / shared,
+        "branches_output_tokens_per_second": _NUM_SHARED * _SHARED_NEW / shared,
     }
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All figures, by dtype, with ratios to the peer."""
-    dtypes = [options.dtype] if options.dtype else ["bfloat16", "float32"]
-    report: dict[str, Any] = {dtype: compare(dtype, options.rounds) for dtype in dtypes}
+    dtypes = [options.dtype] if options.dtype else [_DEFAULT, "bfloat16", "float32"]
+    report: dict[str, Any] = {
+        dtype: compare(dtype, options.rounds, options.llama_python if dtype == _DEFAULT else None) for dtype in dtypes
+    }
     report["load_seconds"] = load_seconds(options.rounds)
     return report
 
 
-def compare(dtype: str, rounds: int) -> dict[str, Any]:
-    """Both engines in one dtype."""
+def compare(dtype: str, rounds: int, llama_python: str | None) -> dict[str, Any]:
+    """The engines in one dtype."""
     ours, theirs = Lmnb(dtype), Transformers(dtype)
-    result = interleaved(rounds, lmnb=lambda: figures(ours), transformers=lambda: figures(theirs))
+    measures = {"lmnb": lambda: figures(ours), "transformers": lambda: figures(theirs)}
+    llama = LlamaCpp(llama_python) if llama_python else None
+    if llama is not None:
+        measures["llama_cpp"] = llama.figures
+    result = interleaved(rounds, **measures)
     batch = prompts(8, _PROMPT, seed=4)
     shares = [{"share": ours.bookkeeping_share(batch, _NEW)} for _ in range(rounds)]
     ours.engine.close()
+    if llama is not None:
+        llama.close()
     return {
+        "lmnb_weights": ours.weights,
         **result,
-        "lmnb_over_transformers": {name: ratio(result, name) for name in result["lmnb"]},
+        **{
+            f"lmnb_over_{peer}": {name: ratio(result, name, peer) for name in result[peer]}
+            for peer in result
+            if peer != "lmnb"
+        },
         "radix_bookkeeping_share_of_step_time": medians(shares)["share"],
     }
 

@@ -49,9 +49,9 @@ def medians(results: list[dict[str, float]]) -> dict[str, float]:
     return {figure: round(statistics.median(r[figure] for r in results), 4) for figure in results[0]}
 
 
-def ratio(report: dict[str, dict[str, float]], figure: str) -> float:
+def ratio(report: dict[str, dict[str, float]], figure: str, peer: str) -> float:
     """How many times the peer's figure ours is (above 1: lmnb has more)."""
-    return round(report["lmnb"][figure] / report["transformers"][figure], 2)
+    return round(report["lmnb"][figure] / report[peer][figure], 2)
 
 
 def _short(figures: dict[str, float]) -> str:

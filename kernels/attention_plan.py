@@ -49,6 +49,46 @@ class AttentionPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class NativePlan:
+    """The work of the compiled kernel: pieces whose rows use a tile of keys together."""
+
+    slot_table: Tensor  # int64 [B, W]
+    positions: Tensor  # int64 [T]
+    # int64 [P, 5]: first row of the table, number of rows, first token, tokens a row, leading slots in common
+    pieces: Tensor
+
+
+# A piece has so many (token, query head) pairs at most, and so many requests: enough to share a tile of keys among,
+# few enough that there is work for every thread.
+_NATIVE_PIECE_QUERIES = 48
+_NATIVE_PIECE_REQUESTS = 8
+
+
+def plan_native(
+    slot_table: Tensor,
+    positions: Tensor,
+    query_starts: list[int],
+    *,
+    num_decode: int,
+    shared_len: int,
+    heads_per_kv: int,
+    window: int | None,
+) -> NativePlan:
+    """Cut a step into pieces for the compiled kernel; the arguments are those of `ForwardBatch`."""
+    shares = num_decode > 1 and shared_len > 0 and window is None
+    step = _NATIVE_PIECE_REQUESTS if shares else 1
+    common = shared_len if shares else 0
+    pieces = [(row, min(step, num_decode - row), query_starts[row], 1, common) for row in range(0, num_decode, step)]
+    length = max(1, _NATIVE_PIECE_QUERIES // heads_per_kv)
+    for row in range(num_decode, len(query_starts) - 1):
+        first, last = query_starts[row], query_starts[row + 1]
+        # The last ones have the most keys: they come first.
+        tokens = reversed(range(first, last, length))
+        pieces.extend((row, 1, token, min(length, last - token), 0) for token in tokens)
+    return NativePlan(slot_table.contiguous(), positions, torch.tensor(pieces))
+
+
+@dataclass(frozen=True, slots=True)
 class _Piece:
     row: int
     token: int  # first of the piece's tokens

@@ -9,15 +9,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmnb.kernels.attention_plan import AttentionGroup, AttentionPlan
+from lmnb.kernels.attention_plan import AttentionGroup, AttentionPlan, NativePlan
 from lmnb.kernels.device_plan import NARROW_ROWS, WIDE_ROWS, DevicePlan
+from lmnb.kernels.native import native_kernels
+
+_NATIVE_HEAD_DIMS = (64, 128)
+_NO_WINDOW = 1 << 62
 
 
 def paged_attention(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    plan: AttentionPlan | DevicePlan,
+    plan: AttentionPlan | NativePlan | DevicePlan,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
@@ -28,6 +32,8 @@ def paged_attention(
     token sees itself and the `window - 1` tokens before it (an `AttentionPlan` was made for that very window).
     A `softcap` bounds the scaled scores: softcap * tanh(score / softcap), as Gemma 2 has it.
     """
+    if isinstance(plan, NativePlan):
+        return _attend_natively(queries, keys, values, plan, scale, window)
     if isinstance(plan, DevicePlan):
         return _attend_on_device(queries, keys, values, plan, scale, window, softcap)
     if len(plan.groups) == 1 and isinstance(plan.groups[0].tokens, slice):  # all tokens, in order
@@ -48,6 +54,27 @@ def paged_attention(
     if plan.shared_slots is not None:
         _merge_shared(out, lse, queries, keys, values, plan, scale, softcap)
     return out.reshape(plan.num_tokens, -1)
+
+
+def attends_natively(queries_like: Tensor, head_dim: int) -> bool:
+    """Whether the compiled kernel takes queries of this kind: then a `NativePlan` is wanted."""
+    return head_dim in _NATIVE_HEAD_DIMS and native_kernels(queries_like) is not None
+
+
+def _attend_natively(
+    queries: Tensor, keys: Tensor, values: Tensor, plan: NativePlan, scale: float, window: int | None
+) -> Tensor:
+    native = native_kernels(queries)
+    assert native is not None
+    queries = queries.contiguous()
+    tokens, num_heads, head_dim = queries.shape
+    out = torch.empty(tokens, num_heads * head_dim, dtype=queries.dtype)
+    native.call(
+        "paged_attention", tokens, queries.data_ptr(), keys.data_ptr(), values.data_ptr(), plan.slot_table.data_ptr(),
+        plan.positions.data_ptr(), plan.pieces.data_ptr(), out.data_ptr(), len(plan.pieces),
+        plan.slot_table.shape[1], num_heads, keys.shape[1], head_dim, _NO_WINDOW if window is None else window, scale,
+    )  # fmt: skip
+    return out
 
 
 def _attend_on_device(

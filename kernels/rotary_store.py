@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lmnb.kernels.dispatch import uses_triton
+from lmnb.kernels.native import NativeKernels, native_kernels
 
 
 def rotary_angles(positions: Tensor, inv_freq: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -42,6 +43,9 @@ def rotary_store(
         from lmnb.kernels.rotary_store_triton import rotary_store_triton
 
         return rotary_store_triton(heads, new_values, cos, sin, keys, values, out_slots)
+    native = native_kernels(heads)
+    if native is not None and _heads_are_whole(heads) and _heads_are_whole(new_values):
+        return _rotary_store_native(native, heads, new_values, cos, sin, keys, values, out_slots)
     return rotary_store_reference(heads, new_values, cos, sin, keys, values, out_slots)
 
 
@@ -60,3 +64,29 @@ def rotary_store_reference(
     keys.index_copy_(0, out_slots, rotated[:, num_queries:])
     values.index_copy_(0, out_slots, new_values)
     return rotated[:, :num_queries]
+
+
+def _heads_are_whole(heads: Tensor) -> bool:
+    """Whether the heads of each token of `heads` [T, H, D] lie one after the other."""
+    return heads.stride(2) == 1 and heads.stride(1) == heads.shape[2]
+
+
+def _rotary_store_native(
+    native: NativeKernels,
+    heads: Tensor,
+    new_values: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    out_slots: Tensor,
+) -> Tensor:
+    tokens, num_heads, dim = heads.shape
+    num_keys = new_values.shape[1]
+    queries = torch.empty(tokens, num_heads - num_keys, dim, dtype=heads.dtype)
+    native.call(
+        "rotary_store", tokens, heads.data_ptr(), new_values.data_ptr(), cos.data_ptr(), sin.data_ptr(),
+        out_slots.data_ptr(), queries.data_ptr(), keys.data_ptr(), values.data_ptr(),
+        tokens, heads.stride(0), new_values.stride(0), num_heads - num_keys, num_keys, dim,
+    )  # fmt: skip
+    return queries

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from lmnb.kernels.dispatch import uses_triton
+from lmnb.kernels.native import native_kernels
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -14,6 +16,12 @@ def silu_mul(gate_up: Tensor) -> Tensor:
         from lmnb.kernels.silu_mul_triton import silu_mul_triton
 
         return silu_mul_triton(gate_up)
+    native = native_kernels(gate_up)
+    if native is not None and gate_up.is_contiguous():
+        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+        out = torch.empty(rows, size, dtype=gate_up.dtype)
+        native.call("silu_mul", rows, gate_up.data_ptr(), out.data_ptr(), rows, size)
+        return out
     return silu_mul_reference(gate_up)
 
 

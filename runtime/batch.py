@@ -66,6 +66,7 @@ class Model(Protocol):
     weight_bytes: int
     can_be_strict: bool  # honours `ForwardBatch.strict`
     takes_device_plan: bool  # on a GPU: runs from a `DevicePlan`, and under CUDA graphs
+    weight_note: str  # how the weights are held, where it is not in the layout's dtype; for people
 
     def forward(self, batch: ForwardBatch, keys: list[Tensor], values: list[Tensor]) -> Tensor:
         """Write the new tokens' K and V into `keys`/`values` (one tensor a layer, [num_slots, num_kv_heads,

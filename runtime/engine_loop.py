@@ -223,6 +223,7 @@ class EngineLoop:
             generated_tokens=self.requests.generated_tokens,
             pool_bytes=self._pool.num_bytes,
             weight_bytes=self.model.weight_bytes,
+            weight_note=self.model.weight_note,
             step_seconds=self._step_seconds,
             bookkeeping_seconds=self.scheduler.seconds,
             num_masks=self._masks.num_masks,

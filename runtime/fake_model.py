@@ -39,6 +39,7 @@ class FakeModel:
         self.step_seconds = step_seconds
         self.sharpness = sharpness
         self.weight_bytes = 0
+        self.weight_note = ""
         self.num_heads = 1
         self.num_forwards = 0
         self.num_tokens = 0

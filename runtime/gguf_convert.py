@@ -14,16 +14,18 @@ from lmnb.errors import UnsupportedModelError
 from lmnb.runtime.decoder_config import DecoderConfig, RopeScaling, llama3_inv_freq, parse_config
 from lmnb.runtime.gguf_file import MODEL_TYPES, ROPE_FACTORS, GGUFFile
 from lmnb.runtime.gguf_tokenizer import tokenizer_files
+from lmnb.runtime.stored_integers import write_integers
 from lmnb.runtime.weights import SINGLE_FILE
 
 # Raised whenever the files written for one GGUF change: folders of other versions are converted again.
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 def convert_gguf(path: Path, folder: Path) -> None:
-    """Write config.json, generation_config.json, tokenizer files and weights of `path` into the empty `folder`."""
+    """Write config.json, generation_config.json, tokenizer files and weights of `path` into the empty `folder`;
+    beside them the weights' integers, where lmnb computes with those."""
     from safetensors.torch import save_file
 
     file = GGUFFile(path)
@@ -37,6 +39,7 @@ def convert_gguf(path: Path, folder: Path) -> None:
     _write_json(folder / "tokenizer_config.json", tokenizer_settings)
     tensors = {name: tensor.to(dtype).contiguous() for name, tensor in file.tensors()}
     save_file(tensors, folder / SINGLE_FILE, metadata={"format": "pt"})
+    write_integers(folder, file.integers())
 
 
 def transformers_config(file: GGUFFile, dtype: torch.dtype) -> dict[str, Any]:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from lmnb.errors import ModelNotFoundError, UnsupportedModelError
+from lmnb.kernels.quantized_linear import QuantizedWeight
+from lmnb.runtime.gguf_integers import stored_integers
 
 # llama.cpp's architecture -> transformers' model_type. Mistral's files say "llama": the computation is the same.
 MODEL_TYPES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
@@ -123,6 +125,20 @@ class GGUFFile:
             if name == ROPE_FACTORS:  # rotary factors: part of the configuration
                 continue
             yield self._transformers_name(name), self._in_transformers_order(name, self.raw(name))
+
+    def integers(self) -> Iterator[tuple[str, QuantizedWeight]]:
+        """The matrices whose integers lmnb computes with as they are, named and ordered as in `tensors`."""
+        for name, tensor in self._tensors.items():
+            weight = stored_integers(tensor.data, str(tensor.tensor_type.name))
+            if weight is None:
+                continue
+            integers, scale, minimum = (
+                None if part is None else self._in_transformers_order(name, part)
+                for part in (weight.integers, weight.scale, weight.minimum)
+            )
+            assert integers is not None
+            assert scale is not None
+            yield self._transformers_name(name), QuantizedWeight(integers, scale, minimum)
 
     def _transformers_name(self, name: str) -> str:
         if name in _GLOBAL_NAMES:

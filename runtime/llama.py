@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lmnb.kernels.attention_plan import AttentionPlan, plan_attention
+from lmnb.kernels.attention_plan import AttentionPlan, NativePlan, plan_attention, plan_native
 from lmnb.kernels.device_plan import DevicePlan
 from lmnb.kernels.linear import linear, pack_weight
-from lmnb.kernels.paged_attention import paged_attention
+from lmnb.kernels.native import why_not
+from lmnb.kernels.paged_attention import attends_natively, paged_attention
+from lmnb.kernels.quantized_linear import QuantizedProduct, QuantizedWeight, concatenated, pack_quantized
 from lmnb.kernels.rms_norm import add_rms_norm, rms_norm
 from lmnb.kernels.rotary_store import rotary_angles, rotary_store
 from lmnb.kernels.row_blocks import at_once, in_blocks
@@ -29,14 +31,16 @@ from lmnb.runtime.weights import Weights
 
 @dataclass(slots=True)
 class Linear:
-    """One projection: a weight laid out by `pack_weight`, and its bias."""
+    """One projection: a weight laid out by `pack_weight` or `pack_quantized`, and its bias."""
 
-    weight: Tensor
+    weight: Tensor | QuantizedProduct
     bias: Tensor | None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [T, in] -> [T, out]."""
-        return linear(x, self.weight, self.bias)
+    def __call__(self, x: Tensor, *, wide: bool = False) -> Tensor:
+        """x [T, in] -> [T, out], in x's dtype; with `wide`, in float32 if that is how it is computed."""
+        if isinstance(self.weight, Tensor):
+            return linear(x, self.weight, self.bias)
+        return self.weight(x, self.bias, wide=wide)
 
 
 @dataclass(slots=True)
@@ -60,8 +64,15 @@ class LlamaModel:
     can_be_strict = True
 
     def __init__(
-        self, name: str, config: DecoderConfig, checkpoint: Weights, dtype: torch.dtype, device: torch.device
+        self,
+        name: str,
+        config: DecoderConfig,
+        checkpoint: Weights,
+        dtype: torch.dtype,
+        device: torch.device,
+        integers: Mapping[str, QuantizedWeight] | None = None,
     ) -> None:
+        """`integers`: the weights that are computed with as stored, where this machine can; a CPU, in bfloat16."""
         self.name = name
         self.config = config
         self.vocab_size = config.vocab_size
@@ -74,7 +85,7 @@ class LlamaModel:
             dtype=dtype,
             device=device,
         )
-        reader = _WeightReader(checkpoint, config, dtype, device)
+        reader = _WeightReader(checkpoint, config, dtype, device, integers or {})
         with torch.inference_mode():
             self._embedding = reader.tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
             self._layers = [reader.layer(index) for index in range(config.num_layers)]
@@ -85,6 +96,8 @@ class LlamaModel:
             self._inv_freq = config.inv_freq().to(device)
         checkpoint.expect_all_read(harmless=("rotary_emb.inv_freq", "lm_head.weight"))
         self.weight_bytes = reader.num_bytes
+        self.weight_bits = reader.weight_bits
+        self.weight_note = reader.note()
         self._scale = config.head_dim**-0.5
 
     @torch.inference_mode()
@@ -107,7 +120,7 @@ class LlamaModel:
                 x, residual = x[batch.logits_rows], residual[batch.logits_rows]
             next_norm = self._norm if is_last else self._layers[index + 1].input_norm
             x, residual = run(partial(self._finish, layer, next_norm), x, residual)
-        logits = run(self._head, x)
+        logits = run(self._logits, x)
         return logits if batch.plan is not None else logits.float()
 
     def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,11 +142,27 @@ class LlamaModel:
         x = layer.down(silu_mul(layer.gate_up(x)))
         return add_rms_norm(x, residual, next_norm, eps)
 
-    def _plan(self, batch: ForwardBatch) -> Mapping[int | None, AttentionPlan | DevicePlan]:
+    def _logits(self, x: Tensor) -> Tensor:
+        return self._head(x, wide=True)
+
+    def _plan(self, batch: ForwardBatch) -> Mapping[int | None, AttentionPlan | NativePlan | DevicePlan]:
         """One attention plan for each kind of layer."""
         config = self.config
         if batch.plan is not None:
             return dict.fromkeys(config.windows, batch.plan)
+        if attends_natively(self._embedding, config.head_dim):
+            return {
+                window: plan_native(
+                    batch.slot_table,
+                    batch.positions,
+                    batch.query_starts,
+                    num_decode=batch.num_decode,
+                    shared_len=batch.shared_len,
+                    heads_per_kv=config.num_heads // config.num_kv_heads,
+                    window=window,
+                )
+                for window in set(config.windows)
+            }
         if batch.strict:
             return {
                 window: plan_strict_attention(
@@ -174,9 +203,18 @@ class LlamaModel:
 class _WeightReader:
     """Reads, fuses and lays out the tensors of a checkpoint, and counts their bytes."""
 
-    def __init__(self, checkpoint: Weights, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        checkpoint: Weights,
+        config: DecoderConfig,
+        dtype: torch.dtype,
+        device: torch.device,
+        integers: Mapping[str, QuantizedWeight],
+    ) -> None:
         self.num_bytes = 0
+        self.weight_bits = dtype.itemsize * 8  # the fewest bits of any weight
         self._checkpoint, self._config, self._dtype, self._device = checkpoint, config, dtype, device
+        self._integers = integers
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """One tensor as it is, in the model's dtype and on its device."""
@@ -186,13 +224,39 @@ class _WeightReader:
         """The projections `modules` (of the same input) as one."""
         sizes = list(zip(modules, out_sizes, strict=True))
         get, device, dtype = self._checkpoint.get, self._device, self._dtype
-        weights = [get(f"{module}.weight", (size, in_size)).to(device, dtype) for module, size in sizes]
-        weight = self._count(torch.cat(weights) if len(weights) > 1 else weights[0])
+        weight = self._quantized(modules, (sum(out_sizes), in_size))
+        if weight is None:
+            weights = [get(f"{module}.weight", (size, in_size)).to(device, dtype) for module, size in sizes]
+            weight = pack_weight(self._count(torch.cat(weights) if len(weights) > 1 else weights[0]))
         fused_bias = None
         if bias:
             biases = [get(f"{module}.bias", (size,)).to(device, dtype) for module, size in sizes]
             fused_bias = self._count(torch.cat(biases))
-        return Linear(pack_weight(weight), fused_bias)
+        return Linear(weight, fused_bias)
+
+    def note(self) -> str:
+        """See `Model.weight_note`."""
+        if not self._integers:
+            return ""
+        if self.weight_bits >= 16:
+            return f"the file's integers unpacked: {why_not()}"
+        note = f"{self.weight_bits}-bit weights"
+        return f"{note}, multiplied by torch: {why_not()}" if why_not() else note
+
+    def _quantized(self, modules: list[str], shape: tuple[int, int]) -> QuantizedProduct | Tensor | None:
+        """The projections' stored integers as one product; None if they are not all there, or of no use here."""
+        names = [f"{module}.weight" for module in modules]
+        if not all(name in self._integers for name in names):
+            return None
+        weight = concatenated([self._integers[name] for name in names])
+        product = None if weight is None or weight.shape != shape else pack_quantized(weight)
+        if weight is None or product is None:
+            return None
+        for name in names:
+            self._checkpoint.skip(name)
+        self.num_bytes += product.num_bytes
+        self.weight_bits = min(self.weight_bits, weight.bits)
+        return product
 
     def layer(self, index: int) -> DecoderLayer:
         """All of layer `index`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from lmnb.errors import ArgumentError, ModelNotFoundError, UnsupportedModelError
+from lmnb.kernels import native
 from lmnb.runtime.batch import Model
 from lmnb.runtime.decoder_config import DecoderConfig, NotFusedError, parse_config
 from lmnb.runtime.dummy_weights import DummyCheckpoint
@@ -19,6 +21,7 @@ from lmnb.runtime.hf_tokenizer import load_tokenizer
 from lmnb.runtime.llama import LlamaModel
 from lmnb.runtime.model_cache import converted_folder
 from lmnb.runtime.model_files import read_object
+from lmnb.runtime.stored_integers import StoredIntegers
 from lmnb.runtime.tokenizer import Tokenizer
 from lmnb.runtime.weights import Checkpoint
 
@@ -37,26 +40,42 @@ class LoadedModel:
 
 
 def load_model(
-    source: str | Path | None = None, *, dtype: str = "auto", device: str = "auto", load_format: str = "auto"
+    source: str | Path | None = None,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    quantization: str = "auto",
+    load_format: str = "auto",
 ) -> LoadedModel:
     """Load a model.
 
     `source`: None or "smollm2" for the embedded one; a transformers folder; a GGUF file; or a hub id such as
     "Qwen/Qwen3-0.6B". `dtype`: "auto" is bfloat16 where the hardware computes in it, else float32.
-    `device`: "auto" is "cuda" if there is one, else "cpu". `load_format`: "dummy" makes weights up, for measurements:
-    a folder then needs no more than its config.json and its tokenizer.
+    `device`: "auto" is "cuda" if there is one, else "cpu". `quantization`: "gguf" computes with the 4- and 8-bit
+    integers of a GGUF file as they are (on a CPU, in bfloat16), "none" with the weights they stand for; "auto" is
+    "gguf" where `dtype` is "auto", there are such integers, and the CPU computes in bfloat16. `load_format`: "dummy"
+    makes weights up, for measurements: a folder then needs no more than its config.json and its tokenizer.
     Raises ModelNotFoundError, UnsupportedModelError and ArgumentError.
     """
     if load_format not in ("auto", "dummy"):
         raise ArgumentError(f"load_format must be 'auto' or 'dummy', not {load_format!r}")
     torch_device = resolve_device(device)
-    torch_dtype = resolve_dtype(dtype, torch_device)
+    keeps_integers = resolve_quantization(quantization, dtype, torch_device)
+    torch_dtype = resolve_dtype("bfloat16" if quantization == "gguf" else dtype, torch_device)
+    preparing = _prepare_kernels(torch_dtype, torch_device)
     folder, name = resolve_source(source)
     config = read_object(folder / "config.json")
     if config is None:
         raise ModelNotFoundError(f"{folder} holds no config.json: it is not a transformers model folder")
     generation = read_object(folder / "generation_config.json") or {}
     tokenizer = load_tokenizer(folder, _eos_ids(config, name) | _eos_ids(generation, name), name)
+    integers = StoredIntegers(folder) if keeps_integers else None
+    if quantization == "gguf" and not integers:
+        raise ArgumentError(
+            f"{name} holds no 4- or 8-bit integers that lmnb computes with (Q4_0, Q4_1 or Q8_0 of a GGUF file); "
+            "leave quantization='auto'"
+        )
+    preparing.join()
     try:
         decoder = _decoder_config(config, name)
     except NotFusedError:
@@ -72,7 +91,13 @@ def load_model(
         weights = DummyCheckpoint(torch_dtype, torch_device)
         return LoadedModel(LlamaModel(name, decoder, weights, torch_dtype, torch_device), tokenizer)
     with Checkpoint(folder) as checkpoint:
-        return LoadedModel(LlamaModel(name, decoder, checkpoint, torch_dtype, torch_device), tokenizer)
+        model = LlamaModel(name, decoder, checkpoint, torch_dtype, torch_device, integers)
+    if quantization == "gguf" and model.weight_bits >= 16:
+        raise ArgumentError(
+            f"this machine has no product for {name}'s integers: {native.why_not()}, and torch {torch.__version__} "
+            "has none of its own for them; leave quantization='auto'"
+        )
+    return LoadedModel(model, tokenizer)
 
 
 def resolve_source(source: str | Path | None) -> tuple[Path, str]:
@@ -119,6 +144,30 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
     if dtype not in _DTYPES:
         raise ArgumentError(f"dtype must be 'auto' or one of {', '.join(_DTYPES)}, not {dtype!r}")
     return _DTYPES[dtype]
+
+
+def resolve_quantization(quantization: str, dtype: str, device: torch.device) -> bool:
+    """Whether a GGUF file's integers are to be kept where it has some. Raises ArgumentError."""
+    if quantization == "auto":
+        return dtype == "auto" and device.type == "cpu" and _cpu_has_bfloat16()
+    if quantization not in ("gguf", "none"):
+        raise ArgumentError(f"quantization must be 'auto', 'gguf' or 'none', not {quantization!r}")
+    if quantization == "none":
+        return False
+    if device.type != "cpu" or dtype not in ("auto", "bfloat16"):
+        raise ArgumentError(
+            f"quantization='gguf' computes in bfloat16 on a CPU, not in {dtype} on {device.type}; "
+            "leave quantization='auto'"
+        )
+    return True
+
+
+def _prepare_kernels(dtype: torch.dtype, device: torch.device) -> threading.Thread:
+    """Compile, or find, a CPU's own kernels while the rest is loaded."""
+    wanted = device.type == "cpu" and dtype is torch.bfloat16
+    thread = threading.Thread(target=native.prepare if wanted else lambda: None, name="lmnb-kernels", daemon=True)
+    thread.start()
+    return thread
 
 
 def _cpu_has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

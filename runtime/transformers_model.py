@@ -56,6 +56,7 @@ class TransformersModel:
         )
         self.vocab_size = own.shape[1]
         self.context_tokens = int(getattr(model.config, "max_position_embeddings", None) or _DEFAULT_CONTEXT)
+        self.weight_note = ""
         self.weight_bytes = sum(p.numel() * p.element_size() for p in {id(p): p for p in model.parameters()}.values())
         self._check(own)
 

@@ -24,6 +24,10 @@ class Weights(Protocol):
         """The tensor `name`, which must have this shape. Raises UnsupportedModelError."""
         ...
 
+    def skip(self, name: str) -> None:
+        """Count `name` as read: its values come from elsewhere."""
+        ...
+
     def expect_all_read(self, harmless: Iterable[str] = ()) -> None:
         """UnsupportedModelError if tensors are left over, but for names that end in one of `harmless`."""
         ...
@@ -67,6 +71,10 @@ class Checkpoint:
             raise UnsupportedModelError(f"{self._folder}: tensor {name!r} is {tensor.dtype}, which lmnb does not read")
         self._unread.discard(name)
         return tensor
+
+    def skip(self, name: str) -> None:
+        """Count `name` as read: its values come from elsewhere."""
+        self._unread.discard(name)
 
     def expect_all_read(self, harmless: Iterable[str] = ()) -> None:
         """Raise UnsupportedModelError if tensors are left that nobody asked for (suffixes in `harmless` aside)."""

@@ -50,6 +50,7 @@ _OPTIONS = (
     "model_path",
     "dtype",
     "device",
+    "quantization",
     "load_format",
     "kv_cache",
     "max_running",
@@ -64,12 +65,13 @@ class Runtime:
     """A model in this process. Implements `Backend`; all methods may be called from any thread.
 
     `model`: a name ("smollm2", also the default), a local folder or GGUF file, a hub id, or a model that
-    `load_model` has loaded; `model_path` is SGLang's name for it. `kv_cache` (a number of tokens, or
-    memory such as "512MiB" or "60GiB"), `max_running` and `prefill_chunk` are the engine's own choice unless given.
-    `load_format="dummy"` puts random weights in place of a folder's own, which it need not have. `chat_template`: a
-    registered name, Jinja source, or a `ChatTemplate`; by default the tokenizer's own. `jump_forward=False` samples
-    even text that a constraint forces. `deterministic=True`: the same prompt and seed give the same text, whatever else
-    runs, is cached or short of memory; slower.
+    `load_model` has loaded; `model_path` is SGLang's name for it. `dtype`, `device` and `quantization` are
+    `load_model`'s: by default a GGUF file's 4-bit integers are used as they are on a CPU. `kv_cache` (a number of
+    tokens, or memory such as "512MiB" or "60GiB"), `max_running` and `prefill_chunk` are the engine's own choice unless
+    given. `load_format="dummy"` puts random weights in place of a folder's own, which it need not have.
+    `chat_template`: a registered name, Jinja source, or a `ChatTemplate`; by default the tokenizer's own.
+    `jump_forward=False` samples even text that a constraint forces. `deterministic=True`: the same prompt and seed give
+    the same text, whatever else runs, is cached or short of memory; slower.
 
     Use it as a context manager, or call `shutdown`; after that every use raises EngineClosedError.
     """
@@ -83,6 +85,7 @@ class Runtime:
         model_path: str | Path | None = None,
         dtype: str = "auto",
         device: str = "auto",
+        quantization: str = "auto",
         load_format: str = "auto",
         kv_cache: int | str | None = None,
         max_running: int | None = None,
@@ -96,7 +99,7 @@ class Runtime:
         if model is not None and model_path is not None:
             raise ArgumentError("model and model_path name the same thing: pass one of them")
         source = model if model is not None else model_path
-        loaded = _load(source, dtype, device, load_format)
+        loaded = _load(source, dtype=dtype, device=device, quantization=quantization, load_format=load_format)
         codec = TokenCodec(loaded.tokenizer)
         self.name: str = loaded.model.name
         template, self._template_source = _choose_template(chat_template, codec, source, self.name)
@@ -246,13 +249,13 @@ def _import_engine() -> None:
         import_whole("triton", "triton.language")
 
 
-def _load(source: str | Path | LoadedModel | None, dtype: str, device: str, load_format: str) -> LoadedModel:
+def _load(source: str | Path | LoadedModel | None, **options: str) -> LoadedModel:
     _import_engine()
     from lmnb.runtime.loading import LoadedModel, load_model
 
     if isinstance(source, LoadedModel):
         return source
-    return load_model(source, dtype=dtype, device=device, load_format=load_format)
+    return load_model(source, **options)
 
 
 def _start_engine(loaded: LoadedModel, kv_cache: int | str | None, **options: Any) -> Engine:

@@ -26,6 +26,7 @@ HELP = """\
     --name NAME                call it NAME, for `%%lmprog -m NAME` (default: the last part of MODEL)
     --dtype DTYPE              float32 or bfloat16
     --device DEVICE            cpu or cuda
+    --quantization KIND        gguf (a GGUF file's integers as they are: on a CPU the default) or none
     --kv-cache SIZE            room in the KV pool: tokens, or memory such as 512MiB
 %lmnb status                   models, memory, what runs, how much of the prompts was reused
 %lmnb tree [NAME]              the cache tree, live (--view html: a picture of now)
@@ -106,9 +107,10 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
         parser.add_argument("--name")
         parser.add_argument("--dtype")
         parser.add_argument("--device")
+        parser.add_argument("--quantization")
         parser.add_argument("--kv-cache")
         chosen = parser.parse(words)
-        settings = Settings(chosen.model, chosen.dtype, chosen.device, chosen.kv_cache)
+        settings = Settings(chosen.model, chosen.dtype, chosen.device, chosen.quantization, chosen.kv_cache)
         model = self.session.load(settings, chosen.name)
         say(status_line(model, default=True))
 

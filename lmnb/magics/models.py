@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,11 @@ class Settings:
     model: str | None = None
     dtype: str | None = None
     device: str | None = None
+    quantization: str | None = None
     kv_cache: str | None = None
 
     def given(self) -> dict[str, Any]:
-        options = {"dtype": self.dtype, "device": self.device, "kv_cache": self.kv_cache}
+        options = {name: value for name, value in asdict(self).items() if name != "model"}
         return {name: value for name, value in options.items() if value is not None}
 
 

@@ -20,9 +20,10 @@ def status_line(model: LoadedModel, *, default: bool) -> str:
         return f"{head}: {model.backend.name}"
     now = status()
     pinned = f"{now.pinned_tokens:,} of them pinned, " if now.pinned_tokens else ""
+    kind = f"{now.dtype} ({now.weight_note})" if now.weight_note else now.dtype
     return "\n".join(
         (
-            f"{head}: {now.model}, {now.dtype} on {now.device}, context {now.context_tokens:,} tokens",
+            f"{head}: {now.model}, {kind} on {now.device}, context {now.context_tokens:,} tokens",
             f"  memory   weights {_bytes(now.weight_bytes)}, KV pool {_bytes(now.pool_bytes)} for {now.pool_tokens:,} "
             f"tokens ({now.cached_tokens:,} cached, {pinned}{now.free_tokens:,} free)",
             f"  work     {now.running} running, {now.waiting} waiting; {now.prompt_tokens:,} prompt tokens, "

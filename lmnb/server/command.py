@@ -24,6 +24,7 @@ def add_commands(commands: _SubParsersAction[Any]) -> None:
     serve.add_argument("--port", type=int, default=30000, help="port; 0 takes a free one (default: 30000)")
     serve.add_argument("--device", default="auto", help="auto, cpu or cuda")
     serve.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    serve.add_argument("--quantization", default="auto", help="auto, none, or gguf: a GGUF file's integers as they are")
     serve.add_argument("--kv-cache", help="how much the KV cache holds: tokens, or memory such as 60GiB")
     serve.add_argument("--max-running", type=int, help="sequences decoded together")
     serve.add_argument("--chat-template", help="a registered name, or Jinja source")
@@ -38,6 +39,7 @@ def _serve(options: argparse.Namespace) -> int:
         options.model,
         device=options.device,
         dtype=options.dtype,
+        quantization=options.quantization,
         kv_cache=options.kv_cache,
         max_running=options.max_running,
         chat_template=options.chat_template,

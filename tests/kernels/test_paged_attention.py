@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from lmnb.kernels.attention_plan import KEY_BLOCK, plan_attention
-from lmnb.kernels.paged_attention import attend, attend_reference, paged_attention
+from lmnb.kernels import native
+from lmnb.kernels.attention_plan import KEY_BLOCK, plan_attention, plan_native
+from lmnb.kernels.paged_attention import attend, attend_reference, attends_natively, paged_attention
 
 NUM_SLOTS = 12000
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+
+
+@pytest.fixture(autouse=True, params=["torch", "native"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch's operators, and by the compiled kernel for what it takes."""
+    if request.param == "torch":
+        monkeypatch.setattr(native, "_outcome", None)
+    elif native.prepare() is None:
+        pytest.skip(native.why_not())
 
 
 @dataclass
@@ -61,7 +71,20 @@ def run(case: Case, window: int | None = None) -> Tensor:
     table = torch.full((len(lengths), max(lengths) + 2), -(10**9))  # what lies past a row's end is never used
     for index, slots in enumerate(case.rows):
         table[index, : len(slots)] = torch.tensor(slots)
-    heads_per_kv = case.queries.shape[1] // case.keys.shape[1]
+    heads_per_kv, scale = case.queries.shape[1] // case.keys.shape[1], case.queries.shape[2] ** -0.5
+    if attends_natively(case.queries, case.queries.shape[2]):
+        spans = zip(lengths, case.starts[:-1], case.starts[1:], strict=True)
+        positions = [p for length, start, stop in spans for p in range(length - stop + start, length)]
+        pieces = plan_native(
+            table,
+            torch.tensor(positions),
+            case.starts,
+            num_decode=case.num_decode,
+            shared_len=case.shared_len,
+            heads_per_kv=heads_per_kv,
+            window=window,
+        )
+        return paged_attention(case.queries, case.keys, case.values, pieces, scale, window)
     plan = plan_attention(
         table,
         case.starts,
@@ -72,7 +95,7 @@ def run(case: Case, window: int | None = None) -> Tensor:
         dtype=case.queries.dtype,
         window=window,
     )
-    return paged_attention(case.queries, case.keys, case.values, plan, case.queries.shape[2] ** -0.5)
+    return paged_attention(case.queries, case.keys, case.values, plan, scale)
 
 
 def naive(case: Case, window: int | None = None) -> Tensor:
@@ -131,14 +154,16 @@ def test_shared_length_up_to_the_new_token_itself() -> None:
     assert_agrees(case)
 
 
-@pytest.mark.parametrize("head_dim", [16, 80, 128])
-def test_head_sizes(head_dim: int) -> None:
-    assert_agrees(make_case([(1, 30), (1, 31), (40, 9)], heads=(6, 2), head_dim=head_dim, num_decode=2))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("head_dim", [16, 32, 80, 96, 128, 256])
+def test_head_sizes(head_dim: int, dtype: torch.dtype) -> None:
+    assert_agrees(make_case([(1, 30), (1, 31), (40, 9)], heads=(6, 2), head_dim=head_dim, num_decode=2, dtype=dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("length", [(255, 0), (256, 0), (257, 0), (600, 0), (300, 500)], ids=str)
-def test_prompts_longer_than_a_query_block(length: tuple[int, int]) -> None:
-    assert_agrees(make_case([length], heads=(3, 1), head_dim=32))
+def test_prompts_longer_than_a_query_block(length: tuple[int, int], dtype: torch.dtype) -> None:
+    assert_agrees(make_case([length], heads=(3, 1), head_dim=32, dtype=dtype))
 
 
 def test_one_long_row_does_not_pad_the_others() -> None:
@@ -151,18 +176,20 @@ def test_one_long_row_does_not_pad_the_others() -> None:
     assert_agrees(case)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("window", [1, 5, 64, 300])
-def test_sliding_window(window: int) -> None:
+def test_sliding_window(window: int, dtype: torch.dtype) -> None:
     lengths = [(1, 2), (1, 400), (1, 330), (1, 64), (7, 3), (70, 200), (300, 20)]
-    assert_agrees(make_case(lengths, heads=(4, 2), num_decode=4), window)
+    assert_agrees(make_case(lengths, heads=(4, 2), num_decode=4, dtype=dtype), window)
 
 
-def test_sliding_window_with_a_shared_prefix() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_sliding_window_with_a_shared_prefix(dtype: torch.dtype) -> None:
     lengths = [(1, 310), (1, 320), (1, 700)]
-    assert_agrees(make_case(lengths, heads=(4, 2), num_decode=3, shared_len=300), window=50)
+    assert_agrees(make_case(lengths, heads=(4, 2), num_decode=3, shared_len=300, dtype=dtype), window=50)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(40))
 def test_random_batches(seed: int) -> None:
     draw = random.Random(seed)
     shared_len = draw.choice([0, 0, 90, 260])
@@ -178,6 +205,7 @@ def test_random_batches(seed: int) -> None:
         num_decode=num_decode,
         shared_len=shared_len if num_decode else 0,
         seed=seed,
+        dtype=draw.choice([torch.float32, torch.bfloat16]),
     )
     assert_agrees(case, draw.choice([None, None, 13]))
 
@@ -192,3 +220,33 @@ def test_dense_attention_equals_its_reference(dtype: torch.dtype) -> None:
     want, want_lse = attend_reference(q.float(), k.float(), v.float(), mask.float(), 0.2)
     torch.testing.assert_close(out.float(), want, rtol=0, atol=TOLERANCE[dtype])
     torch.testing.assert_close(lse.float(), want_lse, rtol=0, atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("heads", [(9, 3), (4, 4)], ids=str)
+def test_natively_a_token_is_the_same_in_any_company(heads: tuple[int, int]) -> None:
+    """Alone, in a chunk of its prompt, beside others, and with its keys read together with theirs."""
+    before = 200
+    case = make_case([(70, before)], heads=heads, dtype=torch.bfloat16)
+    if not attends_natively(case.queries, 64):
+        pytest.skip("about the compiled kernel")
+    slots = case.rows[0]
+    whole = run(case)
+    for at in (0, 1, 57, 69):
+        kept = slots[: before + at + 1]
+        alone = replace(case, queries=case.queries[at : at + 1], starts=[0, 1], rows=[kept], num_decode=1)
+        assert torch.equal(run(alone)[0], whole[at])
+        chunk = replace(case, queries=case.queries[: at + 1], starts=[0, at + 1], rows=[kept])
+        assert torch.equal(run(chunk), whole[: at + 1])
+        for shared_len in (0, 5, 64, 170, before):
+            queries = torch.cat((case.queries[:2], case.queries[at : at + 1])).repeat(4, 1, 1)
+            rows = [slots[: before + 1], slots[: before + 2], kept] * 4
+            beside = replace(
+                case, queries=queries, starts=list(range(13)), rows=rows, num_decode=12, shared_len=shared_len
+            )
+            assert torch.equal(run(beside)[2::3], whole[at].expand(4, -1))
+
+
+def test_natively_nan_is_not_hidden() -> None:
+    case = make_case([(1, 80)], heads=(2, 1), num_decode=1, dtype=torch.bfloat16)
+    case.keys[case.rows[0][17]] = float("nan")
+    assert run(case).isnan().all()

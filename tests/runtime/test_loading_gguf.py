@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,8 +19,9 @@ from gguf_support import TOKENS, write_gguf
 from model_support import PagedRunner, random_model, reference_logits
 from small_tokenizers import CORPUS, small_tokenizer
 
-from lmnb.errors import ModelNotFoundError, UnsupportedModelError
-from lmnb.runtime import model_cache
+from lmnb.errors import ArgumentError, ModelNotFoundError, UnsupportedModelError
+from lmnb.kernels import native
+from lmnb.runtime import loading, model_cache
 from lmnb.runtime.loading import load_model, resolve_source
 from lmnb.runtime.model_cache import fingerprint, is_whole
 
@@ -265,3 +267,74 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("LMNB_CACHE", str(tmp_path / "a-file" / "below"))
     with pytest.raises(ModelNotFoundError, match="set LMNB_CACHE"):
         load_model(path)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("model", ["llama-tied-mha", "llama-bias-gqa", "qwen3"])
+def test_integers_are_computed_with_as_they_are(model: str, kind: str, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 128, "intermediate_size": 160, "num_attention_heads": 4, "num_key_value_heads": 2}
+    path = write_gguf(
+        tmp_path / "tiny.gguf", random_gguf_model(model, **sizes), kind=gguf.GGMLQuantizationType[kind],
+        pre="qwen2" if model == "qwen3" else "smollm",
+    )  # fmt: skip
+    exact = load_model(path, dtype="float32").model
+    want = PagedRunner(exact).step({"a": IDS})
+    if native.prepare() is None and kind == "Q8_0":
+        pytest.skip(native.why_not())
+    kept = load_model(path, quantization="gguf").model
+    unpacked = load_model(path, dtype="bfloat16").model
+    got, rounded = (PagedRunner(each).step({"a": IDS}) for each in (kept, unpacked))
+    error, usual = (float((logits - want).norm() / want.norm()) for logits in (got, rounded))
+    assert error < max(0.03, 1.2 * usual)  # as near as the same weights in bfloat16
+    bits = 8 if kind == "Q8_0" else 4
+    assert kept.weight_note.startswith(f"{bits}-bit weights")
+    assert kept.weight_bytes < unpacked.weight_bytes < exact.weight_bytes
+    assert unpacked.weight_note == ""
+
+
+def test_without_a_product_for_the_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_outcome", native._Outcome(None, "there is no C++ compiler (g++) here"))
+    monkeypatch.setattr(loading, "_cpu_has_bfloat16", lambda: True)
+    path = write_gguf(tmp_path / "four.gguf", random_gguf_model(), kind=gguf.GGMLQuantizationType.Q4_1)
+    by_torch = load_model(path).model
+    assert by_torch.weight_note == "4-bit weights, multiplied by torch: there is no C++ compiler (g++) here"
+    # Neither compiled kernels nor an operator of torch's: the weights are unpacked, and the model says why.
+    path = write_gguf(tmp_path / "eight.gguf", random_gguf_model(), kind=gguf.GGMLQuantizationType.Q8_0)
+    unpacked = load_model(path).model
+    assert unpacked.kv_layout.dtype == torch.bfloat16
+    assert unpacked.weight_note == "the file's integers unpacked: there is no C++ compiler (g++) here"
+    with pytest.raises(ArgumentError, match=r"no product for eight's integers: there is no C\+\+ compiler"):
+        load_model(path, quantization="gguf")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quantization": "int4"}, "'auto', 'gguf' or 'none', not 'int4'"),
+        ({"quantization": "gguf", "dtype": "float32"}, "bfloat16 on a CPU, not in float32"),
+        ({"quantization": "gguf"}, "tiny holds no 4- or 8-bit integers"),
+    ],
+)
+def test_what_quantization_may_be(options: dict[str, str], message: str, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", random_gguf_model())
+    with pytest.raises(ArgumentError, match=message):
+        load_model(path, **options)
+
+
+def test_which_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", random_gguf_model(), kind=gguf.GGMLQuantizationType.Q4_0)
+    for has_bfloat16 in (True, False):
+        monkeypatch.setattr(loading, "_cpu_has_bfloat16", lambda has=has_bfloat16: has)
+        assert load_model(path).model.weight_note.startswith("4-bit weights") == has_bfloat16
+        assert load_model(path, dtype="bfloat16").model.weight_note == ""
+        assert load_model(path, quantization="none").model.weight_note == ""
+
+
+def test_broken_integers_are_named(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", random_gguf_model(), kind=gguf.GGMLQuantizationType.Q4_0)
+    folder, _ = resolve_source(path)
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    (copy / "integers.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(ModelNotFoundError, match=r"integers\.safetensors cannot be read"):
+        load_model(copy, quantization="gguf")

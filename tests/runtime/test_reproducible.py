@@ -1,4 +1,4 @@
-"""One seed, one text: alone, beside others, on a cold or a warm cache, in either dtype, on the embedded model."""
+"""One seed, one text: alone or beside others, cold or warm, in any dtype and on stored integers (embedded model)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmnb.runtime.request import Request, SamplingParams
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "auto"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     loaded = load_model(dtype=request.param)
     engine = Engine(loaded.model, loaded.tokenizer, EngineConfig(pool_tokens=8192))

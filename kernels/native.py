@@ -1,0 +1,157 @@
+"""The kernels in C++ for a CPU: compiled once for this machine into the cache folder, if it has a compiler.
+
+Nothing needs them: where there is no compiler, or the CPU does not multiply bfloat16, torch's own operators run.
+They share torch's OpenMP threads, and are called through ctypes with plain addresses: no header of torch is compiled,
+so that a build takes seconds and fits any torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmnb.env import cache_dir
+
+_FOLDER = Path(__file__).resolve().parent
+_HEADER = "native.h"
+_SOURCES = ("paged_attention.cpp", "quantized_linear.cpp", "rms_norm.cpp", "rotary_store.cpp", "silu_mul.cpp")
+_FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-w")
+_CPU_FLAG = "avx512_bf16"
+_BUILD_SECONDS = 120.0
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
+_ARGUMENTS: dict[str, list[Any]] = {
+    "paged_attention": [_POINTER] * 7 + [_INT] * 6 + [ctypes.c_double],
+    "quantized_linear": [_POINTER] * 4 + [_INT] * 5,
+    "rms_norm": [_POINTER] * 5 + [_INT] * 5 + [ctypes.c_double],
+    "rotary_store": [_POINTER] * 8 + [_INT] * 6,
+    "silu_mul": [_POINTER] * 2 + [_INT] * 2,
+}
+# Shorter calls keep the interpreter's lock: another thread that took it would keep it for milliseconds.
+_ROWS_TO_LET_OTHERS_RUN = 8
+
+
+class NativeKernels:
+    """The compiled functions by name; each takes what its C++ source says, and returns nothing."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError or AttributeError if `path` cannot be used."""
+        _share_openmp()
+        self._short = _functions(ctypes.PyDLL(str(path)))
+        self._long = _functions(ctypes.CDLL(str(path)))
+
+    def call(self, name: str, rows: int, *arguments: int | float | None) -> None:
+        """Call a function for a step of `rows` tokens."""
+        (self._short if rows <= _ROWS_TO_LET_OTHERS_RUN else self._long)[name](*arguments)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    kernels: NativeKernels | None
+    why_not: str
+
+
+_lock = threading.Lock()
+_outcome: _Outcome | None = None
+
+
+def prepare() -> NativeKernels | None:
+    """Load the kernels, compiled if need be (some seconds, once a machine); None if that is not possible."""
+    global _outcome
+    with _lock:
+        if _outcome is None:
+            _outcome = _prepare()
+        return _outcome.kernels
+
+
+def why_not() -> str:
+    """Why there are no native kernels; "" if there are, or nobody has asked for them yet."""
+    return "" if _outcome is None else _outcome.why_not
+
+
+def native_kernels(x: Tensor) -> NativeKernels | None:
+    """The kernels, if they were prepared and take tensors like `x`."""
+    if _outcome is None or x.dtype is not torch.bfloat16 or x.is_cuda:
+        return None
+    return _outcome.kernels
+
+
+def _prepare() -> _Outcome:
+    if _CPU_FLAG not in _cpu_flags():
+        return _Outcome(None, "this CPU does not multiply bfloat16 (AVX512-BF16)")
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+    if not compiler:
+        return _Outcome(None, "there is no C++ compiler (g++) here")
+    try:
+        return _Outcome(NativeKernels(_built(compiler)), "")
+    except subprocess.TimeoutExpired:
+        return _Outcome(None, f"{compiler} did not end")
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr or "").strip().splitlines()
+        return _Outcome(None, f"{compiler} refused the kernels ({last[0][:200] if last else 'without a word'})")
+    except (OSError, AttributeError) as error:
+        return _Outcome(None, f"the kernels cannot be built or loaded ({error})")
+
+
+def _built(compiler: str) -> Path:
+    """The library for this source, compiler and CPU, made if it is not there."""
+    version = _run(compiler, "--version")
+    sources = [(_FOLDER / name).read_text("utf-8") for name in (_HEADER, *_SOURCES)]
+    parts = (*sources, *_FLAGS, compiler, version, " ".join(sorted(_cpu_flags())))
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    folder = cache_dir() / "kernels"
+    final = folder / f"native-{key}.so"
+    if final.is_file():
+        return final
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".native-", dir=folder) as work:
+        everything, compiled, linked = (Path(work) / f"kernels.{ending}" for ending in ("cpp", "o", "so"))
+        everything.write_text("".join(f'#include "{_FOLDER / name}"\n' for name in _SOURCES), "utf-8")
+        _run(compiler, *_FLAGS, "-c", str(everything), "-o", str(compiled))
+        # Without -fopenmp here: the library must use the threads that torch has, not bring its own.
+        _run(compiler, "-shared", str(compiled), "-o", str(linked))
+        os.replace(linked, final)
+    return final
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(
+        command, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_BUILD_SECONDS
+    )
+    return done.stdout
+
+
+def _share_openmp() -> None:
+    """Let the library see torch's OpenMP, which was loaded for torch alone."""
+    maps = Path("/proc/self/maps").read_text("utf-8", errors="replace").splitlines()
+    for path in {line.split()[-1] for line in maps if "omp" in line.rpartition("/")[2]}:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(path, os.RTLD_GLOBAL | os.RTLD_NOLOAD)
+
+
+def _functions(library: ctypes.CDLL) -> dict[str, Any]:
+    found = {}
+    for name, arguments in _ARGUMENTS.items():
+        function = getattr(library, f"lmnb_{name}")
+        function.argtypes, function.restype = arguments, None
+        found[name] = function
+    return found
+
+
+def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    try:
+        lines = cpuinfo.read_text("utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), []))
