@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lmnb.kernels import native
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.loading import load_model
@@ -42,3 +43,27 @@ def test_text_is_the_same_alone_and_in_company(engine: Engine, seed: int, temper
     twins = [engine.submit(request) for _ in range(3)]
     assert beside == alone
     assert all(twin.result().token_ids == alone for twin in twins)
+
+
+@pytest.mark.skipif(native.prepare() is None, reason="about the compiled kernels, which cannot be built here")
+def test_log_probabilities_are_the_same_to_the_last_bit(engine: Engine) -> None:
+    """Cold and warm, alone and beside others, and as one of many branches of a long prefix."""
+    if engine.status().dtype == "float32":
+        pytest.skip("the compiled kernels compute in bfloat16")
+    stem = "A list of towns, each with its river and its market day. " * 45  # 600 tokens
+    requests = [
+        ask(engine, f"{stem}Town {i} lies", 12, temperature=0, return_logprob=True, top_logprobs_num=3)
+        for i in range(12)
+    ]
+    assert len(requests[0].input_ids) > 550
+    assert engine.flush_cache()
+    cold = engine.submit(requests[0]).result()
+    assert len(cold.logprobs) == 12
+    warm = engine.submit(requests[0]).result()
+    branches = [handle.result() for handle in [engine.submit(request) for request in requests]]
+    assert engine.flush_cache()
+    together = [handle.result() for handle in [engine.submit(request) for request in requests]]
+    for other in (warm, branches[0], together[0]):
+        assert other.token_ids == cold.token_ids
+        assert other.logprobs == cold.logprobs
+    assert [branch.logprobs for branch in together] == [branch.logprobs for branch in branches]
