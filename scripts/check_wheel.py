@@ -27,7 +27,7 @@ def expected_files() -> set[str]:
         for path in folder.rglob("*"):
             # rglob does not follow links, so the links lmnb/runtime and lmnb/kernels count once, as folders.
             parts = path.relative_to(folder).parts
-            wanted = path.suffix == ".py" or path.name == "py.typed" or path.parent.name == "static"
+            wanted = path.suffix in (".py", ".cpp", ".h") or path.name == "py.typed" or path.parent.name == "static"
             if path.is_file() and wanted and "node_modules" not in parts and "__pycache__" not in parts:
                 files.add(f"{target}/{'/'.join(parts)}")
     return files
