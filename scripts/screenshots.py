@@ -53,7 +53,11 @@ def main() -> None:
             page.run(0, timeout=60)
             page.run(1, timeout=60)
             page.run(2, timeout=60)
+            frame = page.cell(2).locator(".lmnb-tree-frame")
+            for key in ("Home", "p"):  # the first node is selected, and pinned
+                frame.press(key)
             page.page.wait_for_timeout(1500)  # until the tree has come to rest
+            page.page.evaluate("() => document.activeElement.blur()")
             for index, name in ((1, "run"), (2, "tree")):
                 page.cell(index).screenshot(path=SHOTS / f"{name}.png")
                 print(SHOTS / f"{name}.png")
