@@ -5,6 +5,7 @@ Elsewhere, and for debuggers, the exception and its traceback are what they are.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
@@ -37,9 +38,10 @@ def calm_interrupts(function: Callable[Arguments, T]) -> Callable[Arguments, T]:
 
 
 def calm(error: BaseException) -> None:
-    """If `error` is an interrupt, have it shown with the user's own lines. One that says more keeps its own way."""
-    if isinstance(error, KeyboardInterrupt) and not hasattr(error, "_render_traceback_"):
-        error._render_traceback_ = partial(_rendered, error)  # type: ignore[attr-defined]
+    """If `error` is an interrupt, or the cancel that a kernel makes of it in a cell that awaits, have it shown with the
+    user's own lines. One that says more keeps its own way."""
+    if isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)) and not hasattr(error, "_render_traceback_"):
+        vars(error)["_render_traceback_"] = partial(_rendered, error)
 
 
 def users_part(trace: TracebackType | None) -> TracebackType | None:
@@ -59,12 +61,13 @@ def _is_users(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _MACHINERY
 
 
-def _rendered(interrupt: KeyboardInterrupt) -> list[str]:
+def _rendered(interrupt: BaseException) -> list[str]:
     """The lines that IPython prints for it."""
     trace = users_part(interrupt.__traceback__)
     shell = sys.modules["IPython"].get_ipython()
     if trace is None or shell is None:
         return [type(interrupt).__name__]
-    bare = KeyboardInterrupt(*interrupt.args)  # without what was being handled when it came
-    lines: list[str] = shell.InteractiveTB.structured_traceback(KeyboardInterrupt, bare, trace, tb_offset=0)
+    kind = type(interrupt)
+    bare = kind(*interrupt.args)  # without what was being handled when it came
+    lines: list[str] = shell.InteractiveTB.structured_traceback(kind, bare, trace, tb_offset=0)
     return lines

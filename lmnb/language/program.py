@@ -17,7 +17,7 @@ from lmnb.language.constant_prefix import constant_prefix
 from lmnb.language.default_backend import resolve_backend
 from lmnb.language.defaults import DEFAULT_NAMES, Defaults
 from lmnb.language.graph import Graph
-from lmnb.language.interrupts import calm_interrupts
+from lmnb.language.interrupts import calm, calm_interrupts
 from lmnb.language.mapping import map_rows
 from lmnb.language.parameters import Parameters
 from lmnb.language.precache import commit
@@ -140,6 +140,7 @@ class Program:
             await (call.execute_async() if self.is_async else asyncio.to_thread(call.execute))
             await call.state.settled()
         except BaseException as error:
+            calm(error)
             call.branch.cancel.cancel()
             home.leave(error)
             raise

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from lmnb.errors import ProgramError
+from lmnb.language.interrupts import calm
 from lmnb.language.loop import background
 
 POLL_SECONDS = 0.1  # a waiting main thread looks up this often, so that an interrupt is seen on every platform
@@ -63,6 +64,9 @@ class Signal:
             try:
                 if not ready():
                     await future
+            except asyncio.CancelledError as error:
+                calm(error)
+                raise
             finally:
                 self._remove(key)
 

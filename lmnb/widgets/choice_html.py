@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lmnb.widgets.escape import cut, markup, plain
+from lmnb.widgets.escape import cut, markup, terminal
 
 MOST_CHOICES = 64
 _TEXT_LIMIT = 400  # characters of one choice
@@ -48,9 +48,9 @@ def text(choice: dict[str, Any]) -> list[str]:
     lines = [f"1 of {len(choice['choices'])}, by {', '.join(names)}:"]
     for row, option in enumerate(choice["choices"][:MOST_CHOICES]):
         scores = [_score(method, row) + ("*" if method["picked"] == row else "") for method in methods]
-        shown = cut(" ".join(plain(option).split()), 60)[0]
+        shown = cut(" ".join(terminal(option).split()), 60)[0]
         lines.append(f"  {'✓' if option == choice['text'] else ' '} {shown}  {'  '.join(scores)}")
-    return lines + [f"  ⚠ {plain(warning)}" for warning in choice["warnings"]]
+    return lines + [f"  ⚠ {terminal(warning)}" for warning in choice["warnings"]]
 
 
 def _methods(choice: dict[str, Any]) -> list[dict[str, Any]]:

@@ -14,11 +14,29 @@ _CONTROLS |= {0x7F: "\u2421"} | dict.fromkeys(range(128, 160), "�")
 _TURNS = re.compile(
     "[\u0590-\u08ff\u200e\u200f\u202a-\u202e\u2066-\u2069\ufb1d-\ufdff\ufe70-\ufeff\U00010800-\U00010fff\U0001e800-\U0001efff]"
 )
+# Orders to turn, in a terminal: shown by name, for they would reach beyond the text that they stand in.
+_ORDERS = {code: f"⟨U+{code:04X}⟩" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+_ISOLATE, _END = "\u2066", "\u2069"
 
 
 def plain(text: str) -> str:
-    """Text for a terminal or text/plain: no escape sequence survives."""
+    """Text for text/plain: no escape sequence survives."""
     return text.replace("\r\n", "\n").translate(_CONTROLS)
+
+
+def terminal(text: str, *, open_end: bool = False) -> str:
+    """Text of one origin between others, for a terminal: whichever way it runs, it turns nothing beside it, and no
+    escape sequence survives. `open_end`: more of it will come, so that its last line is left open."""
+    text = plain(text).translate(_ORDERS)
+    if text.isascii() or not _TURNS.search(text):
+        return text
+    lines = text.split("\n")
+    for place, line in enumerate(lines):
+        turn = _TURNS.search(line)
+        if turn is not None:
+            closed = "" if open_end and place == len(lines) - 1 else _END
+            lines[place] = f"{line[: turn.start()]}{_ISOLATE}{line[turn.start() :]}{closed}"
+    return "\n".join(lines)
 
 
 def markup(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lmnb.language.events import image_label
 from lmnb.widgets import choice_html
-from lmnb.widgets.escape import cut, plain
+from lmnb.widgets.escape import cut, terminal
 from lmnb.widgets.run_model import Branch, RunModel, kept_units, origin_of
 
 SAVED_CHARACTERS = 400_000
@@ -35,7 +35,7 @@ def _report(model: RunModel, limit: int | None) -> str:
 
 def title(model: RunModel) -> str:
     """What ran, on which model."""
-    return plain(" · ".join(part for part in (model.head["program"], model.head["model"]) if part))
+    return terminal(" · ".join(part for part in (model.head["program"], model.head["model"]) if part))
 
 
 def summary(model: RunModel) -> str:
@@ -46,7 +46,7 @@ def summary(model: RunModel) -> str:
         status += f" after {seconds(head['seconds'])}"
     lines = [f"{title(model)} · {status}", costs(model)]
     if head["error"]:
-        lines.append(f"error: {plain(head['error'])}")
+        lines.append(f"error: {terminal(head['error'])}")
     return "\n".join(lines)
 
 
@@ -77,8 +77,8 @@ def variables(model: RunModel, limit: int = 200) -> str:
     for branch in model.branches.values():
         for variable in branch["vars"].values():
             name = variable["name"] if branch["parent"] is None else f"{variable['name']} [{branch['label']}]"
-            value = " ".join(plain(variable["value"][: 8 * limit]).split())
-            lines.append(f"  {plain(name)} = {value if len(value) <= limit else value[: limit - 1] + '…'}")
+            value = " ".join(terminal(variable["value"][: 8 * limit]).split())
+            lines.append(f"  {terminal(name)} = {value if len(value) <= limit else value[: limit - 1] + '…'}")
     return "\n".join(["variables", *lines]) if lines else ""
 
 
@@ -86,7 +86,7 @@ def changes(model: RunModel, most: int = 16) -> str:
     """What differed from the last run, a line a branch."""
     told = [(branch, mark) for branch in model.branches.values() for mark in branch["marks"]]
     lines = [
-        plain(f"  {'' if branch['parent'] is None else '[' + branch['label'] + '] '}{mark['why']}")
+        terminal(f"  {'' if branch['parent'] is None else '[' + branch['label'] + '] '}{mark['why']}")
         for branch, mark in told[:most]
     ]
     if len(told) > most:
@@ -104,7 +104,7 @@ def choices(model: RunModel, most: int = 16) -> str:
     ]
     lines: list[str] = []
     for branch, item in made[:most]:
-        name = plain((item["var"] or "a choice") + ("" if branch["parent"] is None else f" [{branch['label']}]"))
+        name = terminal((item["var"] or "a choice") + ("" if branch["parent"] is None else f" [{branch['label']}]"))
         first, *rest = choice_html.text(item["choice"])
         lines += [f"  {name}: {first}", *(f"  {line}" for line in rest)]
     if len(made) > most:
@@ -128,6 +128,7 @@ class _Writer:
         self.stable = stable
         self.indent = ""
         self.at_line_start = True
+        self.growing = False  # more may be added to the item that is being written
 
     def all_branches(self) -> bool:
         """Write the root, with what is forked below it, and then the branches that part from inside generations."""
@@ -139,6 +140,7 @@ class _Writer:
     def branch(self, branch: Branch) -> bool:
         """Write the branch. False if it may still grow, and nothing after it can be written yet."""
         for item in branch["items"]:
+            self.growing = self.stable and branch["status"] == "running" and item is branch["items"][-1]
             if not getattr(self, f"_{item['type']}")(item):
                 return False
         if branch["error"] and branch["parent"] is not None:
@@ -147,11 +149,11 @@ class _Writer:
             self._line(f"({branch['note']})")
         return not (self.stable and branch["status"] == "running")
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, *, open_end: bool = False) -> None:
         if self.limit is not None and len(text) > self.limit:
             head, missing, tail = cut(text, self.limit)
             text = f"{head} … {missing:,} characters not shown; s.text() has them … {tail}"
-        for piece in plain(text).splitlines(keepends=True):
+        for piece in terminal(text, open_end=open_end).splitlines(keepends=True):
             self.parts.append((self.indent if self.at_line_start else "") + piece)
             self.at_line_start = piece.endswith("\n")
 
@@ -172,7 +174,7 @@ class _Writer:
         return True
 
     def _text(self, item: dict[str, Any]) -> bool:
-        self._write(item["text"])
+        self._write(item["text"], open_end=self.growing)
         return True
 
     def _image(self, item: dict[str, Any]) -> bool:
@@ -186,7 +188,7 @@ class _Writer:
         parting = kept_units(item)
         kept = len(item["text"].encode("utf-16-le")[: 2 * parting].decode("utf-16-le", "ignore"))
         is_variant = item["parts"] and origin_of(item["parts"][0]) in ("kept", "given")
-        self._write(f"«{item['text'][:kept]}{'↳' if is_variant else ''}{item['text'][kept:]}")
+        self._write(f"«{item['text'][:kept]}{'↳' if is_variant else ''}{item['text'][kept:]}", open_end=running)
         if running and self.stable:
             return False
         self._write("…»" if running else "»")

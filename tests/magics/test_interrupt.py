@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -60,6 +63,10 @@ CALLS = {
     "program that reads": "%%lmprog\ns += gen('x')\ns['x']  # the user's line",
     "program": "%%lmprog\ns += gen('x')  # the user's line",
     "branches": "%%lmprog\nf = s.fork(2)\nf += gen('x')\nf.join()  # the user's line",
+    "tokens": "q.run(0).tokens()  # the user's line",
+    "text": "q.run(0).text()  # the user's line",
+    "generated": "q.run(0).generated('x')  # the user's line",
+    "branching": "q.run(0).branch_at('x', 400)  # the user's line",
     "iterating": "list(q.run(0, stream=True).text_iter())  # the user's line",
 }
 
@@ -77,6 +84,55 @@ def test_an_interrupt_shows_the_users_lines_only(notebook, cell):
     for ours in ("lmnb/", "threading", "IPython", "contextlib", "concurrent"):
         assert ours not in shown
     assert len(shown.splitlines()) <= 25
+
+
+AWAITS = {
+    "arun": "await q.arun(0)  # the user's line",
+    "arun of a coroutine": "await aq.arun(0)  # the user's line",
+    "get": "await q.run(0).get('x')  # the user's line",
+    "state": "await q.run(0)  # the user's line",
+    "iterating": "async for piece in q.run(0):  # the user's line\n    pass",
+}
+KERNEL_SETUP = (
+    "from lmnb import gen\n"
+    + SETUP
+    + """
+from lmnb.backends.testing import ScriptedBackend
+lmnb.set_default_backend(ScriptedBackend(" ".join(f"tok{i}" for i in range(500)), token_delay=0.01))
+@lmnb.function
+async def aq(s, i):
+    s += lmnb.gen('x', max_tokens=400)
+    await s.get('x')
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path_factory.mktemp("kernel")))
+    client.execute_interactive(KERNEL_SETUP, timeout=30)
+    yield manager, client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("cell", AWAITS.values(), ids=AWAITS.keys())
+def test_an_interrupt_of_a_cell_that_awaits_shows_the_users_lines_only(kernel, cell):
+    """A kernel turns it into a cancel of the cell's task."""
+    manager, client = kernel
+    timer = threading.Timer(0.5, manager.interrupt_kernel)
+    timer.start()
+    reply = client.execute_interactive(cell, timeout=20, output_hook=lambda message: None)["content"]
+    timer.join()
+    assert reply["status"] == "error"
+    shown = "\n".join(reply["traceback"])
+    assert reply["ename"] in ("CancelledError", "KeyboardInterrupt")
+    assert "the user's line" in re.sub("\x1b\\[[0-9;]*m", "", shown)
+    for ours in ("lmnb/", "asyncio/", "concurrent"):
+        assert ours not in shown
 
 
 def test_an_interrupt_while_reading_a_background_run_leaves_it_alone(notebook):

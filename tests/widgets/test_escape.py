@@ -10,8 +10,9 @@ import pytest
 from view_samples import NASTY, FakeCache, FakeRun, chat, gen, select
 
 from lmnb.language import events as ev
-from lmnb.widgets import CacheView, RunView, run_html
-from lmnb.widgets.escape import cut, markup, plain, script_json
+from lmnb.widgets import CacheView, RunView, run_html, run_text
+from lmnb.widgets.escape import cut, markup, plain, script_json, terminal
+from lmnb.widgets.run_model import RunModel
 
 
 class Elements(HTMLParser):
@@ -129,3 +130,32 @@ def test_cut_says_how_much_is_missing() -> None:
     assert cut("abc", 3) == ("abc", 0, "")
     head, missing, tail = cut("a" * 50 + "z" * 50, 40)
     assert (head, missing, tail) == ("a" * 30, 60, "z" * 10)
+
+
+def test_in_a_terminal_text_that_turns_its_direction_turns_nothing_beside_it() -> None:
+    assert terminal("plain Straße 你好") == "plain Straße 你好"
+    assert terminal("he says שלום 12\nthen") == "he says \u2066שלום 12\u2069\nthen"
+    assert terminal("a\u202eb\u2069") == "a⟨U+202E⟩b⟨U+2069⟩"  # it can neither turn nor end what is around it
+    assert terminal("\x1b[2Jשלום", open_end=True) == "␛[2J\u2066שלום"
+    turned = "x\u202eשלום"
+    events = [*chat(0, "user", ev.TextAppended(0, turned), *gen(0, turned, turned)), ev.RunFinished("done", 1.0)]
+    model = RunModel()
+    model.apply_all(map(ev.to_json, [ev.RunStarted("r", turned, "m", 0.0), *events]))
+    for text in (run_text.render(model), run_text.transcript(model)):
+        assert "\u202e" not in text
+        for line in text.splitlines():
+            assert line.count("\u2066") == line.count("\u2069")
+
+
+def test_streamed_text_of_any_direction_grows_by_its_end_only() -> None:
+    """What was printed stays: each transcript begins with the one before."""
+    model, before = RunModel(), ""
+    pieces = ("abc של", "ום", " def\n", "שלום", " 12")
+    events = [ev.RunStarted("r", "p", "m", 0.0), *(ev.TextAppended(0, piece) for piece in pieces)]
+    events += [*gen(0, "x", "he says שלום to all\nand שלום"), ev.BranchFinished(0, "done"), ev.RunFinished("done", 1.0)]
+    for event in events:
+        model.apply(ev.to_json(event))
+        now = run_text.transcript(model, stable=not model.ended)
+        assert now.startswith(before)
+        before = now
+    assert before.count("\u2066") == before.count("\u2069") == 4
