@@ -112,7 +112,8 @@ def one_token_columns(rows: list[Row], table: SlotTable) -> list[Ints]:
     places = [row.place for row in rows]
     columns = [row.column for row in rows]
     ids = [row.sequence.token_at(row.start) for row in rows]
-    positions = [row.sequence.layout.position(row.start) for row in rows]
+    is_plain = not any(row.sequence.layout.sections for row in rows)
+    positions = columns if is_plain else [row.sequence.layout.position(row.start) for row in rows]
     return [
         np.array(ids, dtype=np.int32),
         np.array(positions, dtype=np.int32),

@@ -131,12 +131,13 @@ class PromptToken:
     """One token of a prompt, as the model gets it. Bytes that are no text by themselves are shown as `\\xf0`.
 
     `source` says where it came from: a chat template (or the tokenizer), the program, the model. A token in which two
-    of them meet has the later one.
+    of them meet has the later one. `plain`: it stands where it sits and has seen all that is before it, as has that.
     """
 
     text: str
     id: int
     source: TokenSource
+    plain: bool = True
 
 
 @dataclass(frozen=True, slots=True)

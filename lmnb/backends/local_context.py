@@ -120,7 +120,10 @@ class LocalContext:
         template: TokenSource = "template"
         added = (template,) * (len(ids) - len(sources))  # the tokenizer's own beginning
         texts = [self._served.codec.token_bytes(i).decode("utf-8", errors="backslashreplace") for i in ids]
-        return [PromptToken(*token) for token in zip(texts, ids, added + sources, strict=True)]
+        sections = self._layout.behind(len(added)).sections
+        num_plain = sections[0].start if sections else len(ids)
+        plain = [index < num_plain for index in range(len(ids))]
+        return [PromptToken(*token) for token in zip(texts, ids, added + sources, plain, strict=True)]
 
     def append(self, text: str, *, data: bool = False) -> None:
         """See `Context.append`."""

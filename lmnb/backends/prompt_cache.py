@@ -121,7 +121,13 @@ class PromptCache:
         tokens = getattr(prompt, "tokens", None)
         if not callable(tokens):
             raise ArgumentError(f"a prompt is a text, a state or a node's number, not {type(prompt).__name__}")
-        return tuple(token.id for token in tokens())
+        found = tokens()
+        if not all(token.plain for token in found):
+            raise ArgumentError(
+                "this state's caches were joined or moved, so its tokens do not say what is cached; "
+                "give the number of its node in the tree"
+            )
+        return tuple(token.id for token in found)
 
     def _compute(self, ids: tuple[int, ...]) -> None:
         handle = self._engine().submit(

@@ -260,3 +260,22 @@ def test_a_place_before_a_join_or_after_it_can_be_gone_back_to(runtime: Runtime)
     assert (there._layout, runtime.decode(there.token_ids)) == (layout, "stem one two tail")
     text = expected(runtime, there, 4)
     assert generate(there, max_new_tokens=4, ignore_eos=True).text == text
+
+
+def test_a_joined_prompt_is_not_taken_for_the_plain_one(runtime: Runtime) -> None:
+    parent = runtime.new_context()
+    parent.append("stem ")
+    branches = [parent.fork(), parent.fork()]
+    branches[0].append("one ")
+    branches[1].append("two ")
+    runtime.cache.pin(branches[0])
+    assert runtime.cache.unpin() == 1
+    join(parent, *branches)
+    assert [token.plain for token in parent.tokens()] == [True] * 9 + [False] * 4
+    with pytest.raises(ArgumentError, match="joined or moved"):
+        runtime.cache.pin(parent)
+    generate(parent, max_new_tokens=1)
+    node = max(runtime.snapshot().nodes, key=lambda node: node.node)
+    pin = runtime.cache.pin(node.node)
+    assert pin.num_tokens == len("stem one two ")
+    assert runtime.cache.unpin(pin) == 1
