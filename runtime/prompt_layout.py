@@ -18,7 +18,8 @@ Range = tuple[int, int]  # indices [start, end)
 @dataclass(frozen=True, slots=True)
 class Section:
     """Tokens from index `start` up to the next section's. Each sees the ranges `sees`, all below `start`, and the
-    section up to itself. The first one stands at rotary position `position`, the others follow it."""
+    section up to itself; where a model has a sliding window, the last so many of those. The first one stands at rotary
+    position `position`, the others follow it."""
 
     start: int
     position: int

@@ -23,7 +23,7 @@ from lmnb.runtime.request import Completion, Request, SamplingParams
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3"])
+@pytest.fixture(scope="module", params=["llama", "qwen3", "mistral-window"])
 def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, LoadedModel]:
     """transformers' model, and ours of the same files."""
     folder = tmp_path_factory.mktemp("model")

@@ -115,8 +115,8 @@ def masked_logits(model: Any, prompt: tuple[int, ...], layout: PromptLayout) -> 
     positions = torch.zeros(n, dtype=torch.long)
     for i in range(n):
         section = layout.section_at(i)
-        for a, b in (*section.sees, (section.start, i + 1)):
-            seen[i, a:b] = True
+        visible = [j for a, b in (*section.sees, (section.start, i + 1)) for j in range(a, b)]
+        seen[i, visible[-(getattr(model.config, "sliding_window", None) or n) :]] = True
         positions[i] = section.position + i - section.start
     mask = torch.zeros(n, n).masked_fill(~seen, float("-inf"))[None, None]
     with torch.no_grad():
