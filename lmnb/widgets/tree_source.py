@@ -5,6 +5,7 @@ It keeps each node's token ids, because the text of a split node is that of its 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -141,8 +142,10 @@ def owner_source(owner: object) -> str:
 
 
 def pool_state(status: EngineStatus, holders: Sequence[tuple[int, object]] = ()) -> dict[str, Any]:
-    """The gauge beside the tree. `held`: for each node that ends what running requests hold, their number and the
-    first of their owners."""
+    """The gauge beside the tree, and the kernel's time, which ages are counted to.
+
+    `held`: for each node that ends what running requests hold, their number and the first of their owners.
+    """
     held: dict[int, list[Any]] = {}
     for node, owner in holders:
         entry = held.setdefault(node, [0])
@@ -150,6 +153,7 @@ def pool_state(status: EngineStatus, holders: Sequence[tuple[int, object]] = ())
         if len(entry) <= MOST_OWNERS and (label := owner_label(owner)) not in entry:
             entry.append(label)
     return {
+        "now": time.time(),
         "held": [[node, *entry] for node, entry in held.items()],
         "pool_tokens": status.pool_tokens,
         "free_tokens": status.free_tokens,

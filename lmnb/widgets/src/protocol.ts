@@ -122,6 +122,7 @@ export interface Pool {
   free_tokens: number;
   cached_tokens: number;
   pinned_tokens?: number;
+  now?: number; // the kernel's time, seconds since 1970
   /** Node that ends what running requests hold, their number, and the first of their owners. */
   held?: [number, number, ...string[]][];
   running: number;

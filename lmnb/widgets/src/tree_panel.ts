@@ -8,7 +8,7 @@ import { type Box, neighbour } from "./tree_layout";
 import { type CacheModel, type Marks, path, PIN_SIGN, stateOf, STATE_SIGNS, type Tree } from "./tree_model";
 
 const MOST_ROWS = 200;
-const STATE_WORDS = { kept: "kept", hit: "reused just now", new: "new", evicted: "evicted" } as const;
+const STATE_WORDS = { kept: "kept", hit: "reused", new: "new", evicted: "evicted" } as const;
 
 /** What the details of a node are read from. */
 export interface Moment {

@@ -10,12 +10,20 @@ import { CacheModel, type CacheState, type Marks, PIN_SIGN, pinHeld, type Tree }
 import { DetailsView, ListView } from "./tree_panel";
 import { Timeline } from "./tree_timeline";
 
+const AGE_INTERVAL = 5000; // milliseconds between looks at the clock
 const FOLLOWED = 12; // events at once that an eye may follow
 
 export class CacheStore implements Reducer<CacheState, CacheEvent> {
   model = new CacheModel();
   pool: Pool | undefined;
   said = { text: "", number: 0 };
+  private _received = 0; // when `pool` came, by the page's clock
+
+  /** The time at the kernel; `stopped` for a page that stands alone, whose time is that of its picture. */
+  now(stopped: boolean): number {
+    if (this.pool?.now === undefined) return this.model.events[this.model.events.length - 1]?.time ?? 0;
+    return this.pool.now + (stopped ? 0 : (performance.now() - this._received) / 1000);
+  }
 
   notice(text: string): void {
     this.said = { text, number: this.said.number + 1 };
@@ -23,12 +31,17 @@ export class CacheStore implements Reducer<CacheState, CacheEvent> {
 
   reset(state: CacheState, pool: Pool | undefined): void {
     this.model = new CacheModel(state);
-    this.pool = pool;
+    this._take(pool);
   }
 
   apply(events: CacheEvent[], pool: Pool | undefined): void {
     for (const event of events) this.model.append(event);
-    this.pool = pool ?? this.pool;
+    this._take(pool ?? this.pool);
+  }
+
+  private _take(pool: Pool | undefined): void {
+    if (pool !== this.pool) this._received = performance.now();
+    this.pool = pool;
   }
 }
 
@@ -84,6 +97,7 @@ class CacheViewElement {
   private _found: Set<number> | null = null;
   private _seen = -1; // events drawn before
   private _badgeTimer: ReturnType<typeof setTimeout> | undefined;
+  private readonly _ageTimer = setInterval(() => this._grow(), AGE_INTERVAL);
   private readonly _badge = h("span", { class: "lmnb-badge", title: "More happened at once than the picture could show one by one" });
   private readonly _tint = h("select", { ...OWN_KEYS, "aria-label": "Colour of nodes" }, ...TINTS.map((name) => h("option", { value: name }, `by ${name}`)));
   private readonly _search = h("input", { ...OWN_KEYS, type: "search", placeholder: "Search text", "aria-label": "Search the cached text" });
@@ -165,7 +179,7 @@ class CacheViewElement {
     if (this._query) {
       this._found = search(new Map([...this._tree, ...this._marks.evicted]), this._query);
     }
-    const now = model.events[shown - 1]?.time ?? 0;
+    const now = this._now();
     this._canvas.show({ tree: this._tree, marks: this._marks, tint: this._tint.value as Scene["tint"], found: this._found, held: this._held, now }, this._summary());
     this._empty.hidden = this._canvas.boxes.length > 0;
     this._canvas.el.hidden = !this._empty.hidden;
@@ -175,6 +189,12 @@ class CacheViewElement {
     this._showSelected();
     if (this.store.said.number !== this._noticed) this._details.notice(this.store.said.text);
     this._noticed = this.store.said.number;
+  }
+
+  /** The time that ages are counted to: that of the moment shown. */
+  private _now(): number {
+    const place = this._timeline.place;
+    return place === null ? this.store.now(this._post === null) : (this.store.model.events[place - 1]?.time ?? 0);
   }
 
   /** More events at once than an animation can show are at least counted. */
@@ -193,6 +213,13 @@ class CacheViewElement {
     this._select(boxes[(place + 1) % boxes.length]?.node ?? null);
   }
 
+  /** Nothing happens, and things get older. */
+  private _grow(): void {
+    if (this._timeline.place !== null || !this._post) return;
+    if (this._tint.value === "age") this.update();
+    else if (this._selected !== null) this._showSelected();
+  }
+
   recolour(): void {
     this._canvas.redraw();
   }
@@ -200,6 +227,7 @@ class CacheViewElement {
   close(): void {
     this._timeline.pause();
     clearTimeout(this._badgeTimer);
+    clearInterval(this._ageTimer);
     this._canvas.close();
     this.root.remove();
   }
@@ -213,7 +241,7 @@ class CacheViewElement {
   private _showSelected(): void {
     const { model, pool } = this.store;
     const shown = this._timeline.place ?? model.events.length;
-    const now = model.events[shown - 1]?.time ?? 0;
+    const now = this._now();
     const live = this._timeline.place === null && pool?.closed !== 1;
     this._flush.disabled = !live;
     this._details.show(this._selected, { model, shown, tree: this._canvas.nodes, marks: this._marks, held: this._held, now, pool, live });
@@ -243,7 +271,7 @@ class CacheViewElement {
   }
 
   private _summary(): string {
-    return `Cache tree: ${plural(this._tree.size, "node")}; just now ${this._changes()}`;
+    return `Cache tree: ${plural(this._tree.size, "node")}; last change: ${this._changes()}`;
   }
 
   private _changes(): string {

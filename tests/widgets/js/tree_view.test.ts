@@ -33,7 +33,7 @@ describe("the cache view", () => {
   it("summarises the tree for those who do not see the canvas", () => {
     const { el, find } = open();
     expect(find("canvas").getAttribute("role")).toBe("img");
-    expect(label(el)).toMatch(/^Cache tree: \d+ nodes; just now/);
+    expect(label(el)).toMatch(/^Cache tree: \d+ nodes; last change:/);
     expect(find(".lmnb-model").textContent).toMatch(/of 400 tokens cached · \d+ pinned · 1 running, 2 waiting$/);
   });
 
@@ -78,7 +78,7 @@ describe("the cache view", () => {
     const slider = find<HTMLInputElement>("input[type=range]");
     slider.value = "1";
     slider.dispatchEvent(new Event("input"));
-    expect(label(el)).toBe("Cache tree: 1 node; just now 0 reused, 1 new, 0 evicted");
+    expect(label(el)).toBe("Cache tree: 1 node; last change: 0 reused, 1 new, 0 evicted");
     expect(find(".lmnb-caption").textContent).toBe(`1 / ${events.length} · new 19 tokens · cell 1`);
     press(find(".lmnb-tree-frame"), ".");
     expect(slider.value).toBe("2");
@@ -324,6 +324,26 @@ describe("the cache view", () => {
     host.receive({ type: "events", seq: 4, events: crowd, pool });
     await frames();
     expect(find(".lmnb-badge").textContent).toBe("+30 events");
+  });
+
+  it("counts ages to the kernel's time, which goes on while nothing happens", () => {
+    vi.useFakeTimers();
+    const last = events.at(-1)?.time as number;
+    const { host, find, cleanup } = open();
+    host.receive({ type: "events", seq: 2, events: [], pool: { ...pool, now: last + 61 } });
+    vi.advanceTimersByTime(20);
+    press(find(".lmnb-tree-frame"), "Home");
+    const used = () => find(".lmnb-details dl").textContent?.match(/Last use(.*? ago|now)/)?.[1];
+    expect(used()).toBe("1 min ago");
+    vi.advanceTimersByTime(65_000);
+    expect(used()).toBe("2 min ago");
+    const slider = find<HTMLInputElement>("input[type=range]");
+    slider.value = String(events.length);
+    slider.dispatchEvent(new Event("input"));
+    expect(used()).toBe("now"); // at that moment
+    cleanup();
+    expect(vi.getTimerCount()).toBe(0);
+    vi.useRealTimers();
   });
 
   it("says that the model was unloaded", async () => {
