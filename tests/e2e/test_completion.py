@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import TimeoutError
 
 pytestmark = pytest.mark.e2e
 
@@ -22,6 +21,8 @@ def after_tab(page, index: int) -> list[str]:
     """What is offered; one candidate alone is put in at once, and then the cell's text has it."""
     page.page.evaluate(PRESS_AT_END, index)
     before = page.page.evaluate("i => e2e.cell(i).model.sharedModel.source", index)
+    from playwright.sync_api import TimeoutError
+
     for _ in range(4):  # JupyterLab waits a second for the kernel, and the first answer loads a library
         page.page.keyboard.press("Tab")
         try:
