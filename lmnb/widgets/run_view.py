@@ -76,6 +76,10 @@ class RunView:
         self._sink.show()
         self._unsubscribe = self._run.subscribe(self._take)
 
+    def _ipython_display_(self) -> None:
+        """What IPython does where a cell's last value is a view that was not displayed: the run may still go on."""
+        self.display(background=True)
+
     def _display_(self) -> object:
         """What marimo shows where a cell's last value is a view: the live widget, or what to install for it."""
         if not self._displayed and self._run is not None and has_anywidget():

@@ -304,6 +304,22 @@ def test_images_are_named_in_their_places_where_no_picture_is_drawn() -> None:
     assert drawn in shown.replace("\u2068", "").replace("\u2069", "")
 
 
+def test_a_view_as_a_cells_value_is_displayed_and_ends_by_itself(front_end: FrontEnd) -> None:
+    run = FakeRun(judge()[:-1])
+    view = RunView(run, "html")
+    view._ipython_display_()
+    assert len(front_end.displays) == 1
+    run.publish(judge()[-1])
+    assert view._ended.wait(5)
+    deadline = time.monotonic() + 5
+    while run.num_subscribers:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert "fair" in front_end.updates[-1][1]["text/html"]
+    view._ipython_display_()
+    assert len(front_end.displays) == 1
+
+
 def test_marimo_shows_the_widget_itself(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     run = FakeRun(judge()[:-1])
     view = RunView(run, "text")
