@@ -31,4 +31,5 @@ def spans(gen: dict[str, Any]) -> str:
 
 def steps_saved(gen: dict[str, Any]) -> int:
     """How many of the tokens took no step of the model: forced ones, less the sampled ones that they replaced."""
-    return max(0, sum(part[1] for part in gen["parts"] if origin_of(part) == "forced"))
+    forced: int = sum(part[1] for part in gen["parts"] if origin_of(part) == "forced")
+    return max(0, forced)
