@@ -53,7 +53,7 @@ class NativePlan:
     """The work of the compiled kernel: pieces whose rows use a tile of keys together."""
 
     slot_table: Tensor  # int64 [B, W]
-    positions: Tensor  # int64 [T]
+    places: Tensor  # int64 [T]: where each token sits among those that it sees
     # int64 [P, 5]: first row of the table, number of rows, first token, tokens a row, leading slots in common
     pieces: Tensor
 
@@ -66,15 +66,15 @@ _NATIVE_PIECE_REQUESTS = 8
 
 def plan_native(
     slot_table: Tensor,
-    positions: Tensor,
     query_starts: list[int],
+    kv_lens: list[int],
     *,
     num_decode: int,
     shared_len: int,
     heads_per_kv: int,
     window: int | None,
 ) -> NativePlan:
-    """Cut a step into pieces for the compiled kernel; the arguments are those of `ForwardBatch`."""
+    """Cut a step into pieces for the compiled kernel; the arguments are those of `plan_attention`."""
     shares = num_decode > 1 and shared_len > 0 and window is None
     step = _NATIVE_PIECE_REQUESTS if shares else 1
     common = shared_len if shares else 0
@@ -85,7 +85,9 @@ def plan_native(
         # The last ones have the most keys: they come first.
         tokens = reversed(range(first, last, length))
         pieces.extend((row, 1, token, min(length, last - token), 0) for token in tokens)
-    return NativePlan(slot_table.contiguous(), positions, torch.tensor(pieces))
+    starts, lens = torch.tensor(query_starts), torch.tensor(kv_lens)
+    places = torch.arange(query_starts[-1]) + (lens - starts[1:]).repeat_interleave(starts.diff())
+    return NativePlan(slot_table.contiguous(), places, torch.tensor(pieces))
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def _attend_natively(
     out = torch.empty(tokens, num_heads * head_dim, dtype=queries.dtype)
     native.call(
         "paged_attention", tokens, queries.data_ptr(), keys.data_ptr(), values.data_ptr(), plan.slot_table.data_ptr(),
-        plan.positions.data_ptr(), plan.pieces.data_ptr(), out.data_ptr(), len(plan.pieces),
+        plan.places.data_ptr(), plan.pieces.data_ptr(), out.data_ptr(), len(plan.pieces),
         plan.slot_table.shape[1], num_heads, keys.shape[1], head_dim, _NO_WINDOW if window is None else window, scale,
     )  # fmt: skip
     return out

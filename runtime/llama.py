@@ -150,12 +150,12 @@ class LlamaModel:
         config = self.config
         if batch.plan is not None:
             return dict.fromkeys(config.windows, batch.plan)
-        if attends_natively(self._embedding, config.head_dim):
+        if attends_natively(self._embedding, config.head_dim):  # strict by itself
             return {
                 window: plan_native(
                     batch.slot_table,
-                    batch.positions,
                     batch.query_starts,
+                    batch.kv_lens,
                     num_decode=batch.num_decode,
                     shared_len=batch.shared_len,
                     heads_per_kv=config.num_heads // config.num_kv_heads,

@@ -73,12 +73,10 @@ def run(case: Case, window: int | None = None) -> Tensor:
         table[index, : len(slots)] = torch.tensor(slots)
     heads_per_kv, scale = case.queries.shape[1] // case.keys.shape[1], case.queries.shape[2] ** -0.5
     if attends_natively(case.queries, case.queries.shape[2]):
-        spans = zip(lengths, case.starts[:-1], case.starts[1:], strict=True)
-        positions = [p for length, start, stop in spans for p in range(length - stop + start, length)]
         pieces = plan_native(
             table,
-            torch.tensor(positions),
             case.starts,
+            lengths,
             num_decode=case.num_decode,
             shared_len=case.shared_len,
             heads_per_kv=heads_per_kv,

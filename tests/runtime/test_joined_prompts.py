@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from model_support import masked_logits, random_model
 from small_tokenizers import small_tokenizer
 
 from lmnb.errors import ArgumentError, GenerationError, RequestTooLongError
+from lmnb.kernels import native
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.fake_model import FakeModel
@@ -316,4 +318,21 @@ def test_random_joins_leave_every_slot_accounted_for(seed: int) -> None:
             text.append(token)
         finished += completion.finish_reason == "length"
     assert finished > 30
+    end(engine)
+
+
+def test_the_compiled_kernels_go_by_what_is_seen(tmp_path: Path) -> None:
+    """Positions tell them nothing of which keys a token may read."""
+    if native.prepare() is None:
+        pytest.skip(native.why_not())
+    theirs = random_model("llama", head_dim=64, hidden_size=128)
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(small_tokenizer("gpt2")._trusted.to_str(), "utf-8")
+    prompt, layout = joined((0, 9, 100))
+    rows = masked_logits(theirs, prompt + TAIL, layout)[len(prompt) - 1 : -1].log_softmax(-1)
+    expected = [float(rows[i, token]) for i, token in enumerate(TAIL)]
+    engine = make_engine(load_model(tmp_path, dtype="bfloat16", device="cpu"), prefill_chunk=16)
+    engine.submit(branch_request(1, 9)).result()
+    done = engine.submit(request(prompt + TAIL, layout, 0, logprob_start=len(prompt))).result()
+    assert [entry.logprob for entry in done.input_logprobs] == pytest.approx(expected, abs=0.4)
     end(engine)

@@ -10,6 +10,7 @@ from model_support import random_model
 from small_tokenizers import small_tokenizer
 
 from lmnb.errors import UnsupportedModelError
+from lmnb.kernels import native
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.fake_model import FakeModel
@@ -27,7 +28,10 @@ KINDS = [("llama", "float32"), ("llama", "bfloat16"), ("mistral-window", "float3
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     kind, dtype = request.param
     folder = tmp_path_factory.mktemp("model")
-    sizes = {"hidden_size": 256, "intermediate_size": 1100, "max_position_embeddings": 1024}
+    sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 1100, "max_position_embeddings": 1024}
+    if dtype == "bfloat16":  # what the compiled kernels take, where there are any
+        native.prepare()
+        sizes.update(head_dim=64)
     random_model(kind, **sizes).save_pretrained(folder)
     (folder / "tokenizer.json").write_text(small_tokenizer("gpt2")._trusted.to_str(), "utf-8")
     return load_model(folder, dtype=dtype, device="cpu")
