@@ -44,7 +44,10 @@ class SpeculativeBackend:
         self.num_tokens = num_tokens
         self.name = inner.name
         self.stop = inner.stop
-        self.capabilities: Capabilities = inner.capabilities
+        # What contexts can do beside the protocol, these do not: their prompt is the program's, not the model's.
+        self.capabilities: Capabilities = replace(
+            inner.capabilities, token_lens=False, concatenates_caches=False, resumes=False
+        )
 
     def __repr__(self) -> str:
         return f"{self.inner!r} with num_api_spec_tokens={self.num_tokens}"

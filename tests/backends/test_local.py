@@ -79,7 +79,7 @@ def test_shutdown_ends_the_thread_and_lets_go_of_the_model() -> None:
         runtime.shutdown()
     del runtime
     gc.collect()
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # one of another test may have ended meanwhile
 
 
 def test_two_runtimes_side_by_side() -> None:

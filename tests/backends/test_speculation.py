@@ -402,3 +402,14 @@ def test_prompt_tokens_sent() -> None:
         return sum(state.get_meta_info(name)["prompt_tokens"] for name in ("name", "born", "job"))
 
     assert 2.9 < prompt_tokens(None) / prompt_tokens(40) < 3.2
+
+
+def test_what_such_contexts_do_not_have_is_refused_and_not_looked_for() -> None:
+    backend = Api(writing(FACTS))
+    backend.capabilities = replace(backend.capabilities, concatenates_caches=True, resumes=True)
+    state = facts.run(backend=backend)
+    assert variables(state) == WANTED
+    with pytest.raises(ProgramError, match="tokens"):
+        state.tokens()
+    with pytest.raises(ProgramError, match="cannot concatenate the caches"):
+        state.fork(2).join("concate_and_append", approximate=True)
