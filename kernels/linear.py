@@ -8,12 +8,14 @@ the plain weight.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from lmnb.kernels.dispatch import uses_triton
+from lmnb.kernels.quantized_linear import QuantizedProduct
 
 # Below 64x64 the layout cannot pay for itself, and tiny test models stay on the plain path's exact numbers.
 _MIN_PACKED_ELEMENTS = 64 * 64
@@ -61,3 +63,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def linear_reference(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The same product on a plain weight [out, in]."""
     return functional.linear(x, weight, bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A weight laid out by `pack_weight` or `pack_quantized`, and its bias."""
+
+    weight: Tensor | QuantizedProduct
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor, *, wide: bool = False) -> Tensor:
+        """x [T, in] -> [T, out], in x's dtype; with `wide`, in float32 if that is how it is computed."""
+        if isinstance(self.weight, Tensor):
+            return linear(x, self.weight, self.bias)
+        return self.weight(x, self.bias, wide=wide)
+
+    @property
+    def bias_address(self) -> int | None:
+        return None if self.bias is None else self.bias.data_ptr()

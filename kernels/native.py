@@ -26,12 +26,20 @@ from lmnb.env import cache_dir
 
 _FOLDER = Path(__file__).resolve().parent
 _HEADER = "native.h"
-_SOURCES = ("paged_attention.cpp", "quantized_linear.cpp", "rms_norm.cpp", "rotary_store.cpp", "silu_mul.cpp")
+_SOURCES = (
+    "paged_attention.cpp",
+    "quantized_linear.cpp",
+    "rms_norm.cpp",
+    "rotary_store.cpp",
+    "silu_mul.cpp",
+    "layer_tail.cpp",
+)
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-w")
 _CPU_FLAG = "avx512_bf16"
 _BUILD_SECONDS = 120.0
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS: dict[str, list[Any]] = {
+    "layer_tail": [_POINTER] * 12 + [_INT] * 7 + [ctypes.c_double],
     "paged_attention": [_POINTER] * 7 + [_INT] * 6 + [ctypes.c_double],
     "quantized_linear": [_POINTER] * 4 + [_INT] * 5,
     "rms_norm": [_POINTER] * 5 + [_INT] * 5 + [ctypes.c_double],

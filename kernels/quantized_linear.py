@@ -86,9 +86,10 @@ class NativeProduct:
 
     def __init__(self, weight: QuantizedWeight) -> None:
         self._native = native_kernels(torch.empty(0, dtype=torch.bfloat16))
-        self._bits, (self._outs, self._ins) = weight.bits, weight.shape
+        self.bits, (self._outs, self.num_inputs) = weight.bits, weight.shape
         self._packed = _native_layout(weight)
         self.num_bytes = self._packed.numel()
+        self.address = self._packed.data_ptr()
 
     def __call__(self, x: Tensor, bias: Tensor | None = None, *, wide: bool = False) -> Tensor:
         x = x.contiguous()
@@ -96,8 +97,8 @@ class NativeProduct:
         assert native is not None
         out = torch.empty(rows, self._outs, dtype=torch.float32 if wide else torch.bfloat16)
         native.call(
-            "quantized_linear", rows, x.data_ptr(), self._packed.data_ptr(), None if bias is None else bias.data_ptr(),
-            out.data_ptr(), rows, self._ins, self._outs, self._bits, wide,
+            "quantized_linear", rows, x.data_ptr(), self.address, None if bias is None else bias.data_ptr(),
+            out.data_ptr(), rows, self.num_inputs, self._outs, self.bits, wide,
         )  # fmt: skip
         return out
 

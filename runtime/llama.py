@@ -15,14 +15,14 @@ from torch.nn import functional
 
 from lmnb.kernels.attention_plan import AttentionPlan, NativePlan, plan_attention, plan_native
 from lmnb.kernels.device_plan import DevicePlan
-from lmnb.kernels.linear import linear, pack_weight
+from lmnb.kernels.layer_tail import LayerTail, layer_tail
+from lmnb.kernels.linear import Projection, pack_weight
 from lmnb.kernels.native import why_not
 from lmnb.kernels.paged_attention import attends_natively, paged_attention
 from lmnb.kernels.quantized_linear import QuantizedProduct, QuantizedWeight, concatenated, pack_quantized
-from lmnb.kernels.rms_norm import add_rms_norm, rms_norm
+from lmnb.kernels.rms_norm import rms_norm
 from lmnb.kernels.rotary_store import rotary_angles, rotary_store
 from lmnb.kernels.row_blocks import at_once, in_blocks
-from lmnb.kernels.silu_mul import silu_mul
 from lmnb.kernels.strict_attention import plan_strict_attention
 from lmnb.runtime.batch import ForwardBatch, KVLayout
 from lmnb.runtime.decoder_config import DecoderConfig
@@ -30,30 +30,13 @@ from lmnb.runtime.weights import Weights
 
 
 @dataclass(slots=True)
-class Linear:
-    """One projection: a weight laid out by `pack_weight` or `pack_quantized`, and its bias."""
-
-    weight: Tensor | QuantizedProduct
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor, *, wide: bool = False) -> Tensor:
-        """x [T, in] -> [T, out], in x's dtype; with `wide`, in float32 if that is how it is computed."""
-        if isinstance(self.weight, Tensor):
-            return linear(x, self.weight, self.bias)
-        return self.weight(x, self.bias, wide=wide)
-
-
-@dataclass(slots=True)
 class DecoderLayer:
     """Weights of one layer."""
 
     input_norm: Tensor  # [hidden]
-    qkv: Linear
+    qkv: Projection
     head_norm: Tensor | None  # [Hq + Hkv, head_dim]: norm of each query and key head
-    out: Linear
-    post_norm: Tensor  # [hidden]
-    gate_up: Linear
-    down: Linear
+    tail: LayerTail
     window: int | None
 
 
@@ -137,10 +120,7 @@ class LlamaModel:
 
     def _finish(self, layer: DecoderLayer, next_norm: Tensor, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """All of a layer behind its attention, and the norm that comes next."""
-        eps = self.config.rms_norm_eps
-        x, residual = add_rms_norm(layer.out(x), residual, layer.post_norm, eps)
-        x = layer.down(silu_mul(layer.gate_up(x)))
-        return add_rms_norm(x, residual, next_norm, eps)
+        return layer_tail(x, residual, layer.tail, next_norm, self.config.rms_norm_eps)
 
     def _logits(self, x: Tensor) -> Tensor:
         return self._head(x, wide=True)
@@ -220,7 +200,7 @@ class _WeightReader:
         """One tensor as it is, in the model's dtype and on its device."""
         return self._count(self._checkpoint.get(name, shape).to(self._device, self._dtype))
 
-    def linear(self, modules: list[str], out_sizes: list[int], in_size: int, *, bias: bool) -> Linear:
+    def linear(self, modules: list[str], out_sizes: list[int], in_size: int, *, bias: bool) -> Projection:
         """The projections `modules` (of the same input) as one."""
         sizes = list(zip(modules, out_sizes, strict=True))
         get, device, dtype = self._checkpoint.get, self._device, self._dtype
@@ -232,7 +212,7 @@ class _WeightReader:
         if bias:
             biases = [get(f"{module}.bias", (size,)).to(device, dtype) for module, size in sizes]
             fused_bias = self._count(torch.cat(biases))
-        return Linear(weight, fused_bias)
+        return Projection(weight, fused_bias)
 
     def note(self) -> str:
         """See `Model.weight_note`."""
@@ -270,10 +250,12 @@ class _WeightReader:
             input_norm=self.tensor(f"{prefix}.input_layernorm.weight", hidden),
             qkv=self.linear(qkv_names, [query_size, kv_size, kv_size], hidden, bias=config.qkv_bias),
             head_norm=self._head_norm(attention) if config.qk_norm else None,
-            out=self.linear([f"{attention}.o_proj"], [hidden], query_size, bias=config.out_bias),
-            post_norm=self.tensor(f"{prefix}.post_attention_layernorm.weight", hidden),
-            gate_up=self.linear(gate_up_names, [inner, inner], hidden, bias=config.mlp_bias),
-            down=self.linear([f"{mlp}.down_proj"], [hidden], inner, bias=config.mlp_bias),
+            tail=LayerTail(
+                out=self.linear([f"{attention}.o_proj"], [hidden], query_size, bias=config.out_bias),
+                post_norm=self.tensor(f"{prefix}.post_attention_layernorm.weight", hidden),
+                gate_up=self.linear(gate_up_names, [inner, inner], hidden, bias=config.mlp_bias),
+                down=self.linear([f"{mlp}.down_proj"], [hidden], inner, bias=config.mlp_bias),
+            ),
             window=config.windows[index],
         )
 
