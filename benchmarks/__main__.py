@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 
-from benchmarks import cpu, dspy_rag, gpu, join, language, strict, structured, tree, view
+from benchmarks import cpu, dspy_rag, gpu, join, language, strict, structured, tree, view, views
 from benchmarks.harness import environment
 
 SUITES = {
     "cpu": cpu.measure,
     "view": view.measure,
+    "views": views.measure,
     "gpu": gpu.measure,
     "structured": structured.measure,
     "join": join.measure,
