@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from view_samples import FakeRun, busy_cache, chat, gen, judge
+from view_samples import FakeRun, branched, busy_cache, chat, gen, judge
 
 from lmnb.language import events as ev
 from lmnb.widgets import CacheView, RunView, run_html
@@ -75,6 +75,21 @@ def live_tree() -> str:
     return page.replace('=== "alone")', '=== "no")')
 
 
+def live_run() -> str:
+    """The page as a kernel's view: with the way to other tokens."""
+    page = run_page(branched())
+    assert page.count('=== "alone")') == 1
+    return page.replace('=== "alone")', '=== "no")')
+
+
+def hold_a_token(page: Any) -> None:
+    page.locator(".lmnb-gen").first.focus()
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    assert page.get_by_label("Other text from this token on").is_visible()
+    open_all(page)
+
+
 def act_on_tree(page: Any) -> None:
     page.locator(".lmnb-tree-frame").press("Home")
     assert page.get_by_role("button", name="Evict").is_enabled()
@@ -91,6 +106,8 @@ SCENES: dict[str, tuple[Callable[[], str], Callable[[Any], None] | None]] = {
     "origin": (lambda: run_page(judge()), colour("origin")),
     "probability": (lambda: run_page(judge()), colour("probability")),
     "branches": (lambda: run_page(many_branches()), open_lane),
+    "parted": (live_run, hold_a_token),
+    "static-parted": (lambda: run_page(branched(), static=True), open_all),
     "static": (lambda: run_page(judge(), static=True), open_all),
     "static-branches": (lambda: run_page(many_branches(), static=True), open_all),
     "tree": (lambda: CacheView(busy_cache(), "off").to_html(), use_tree),
