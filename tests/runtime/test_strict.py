@@ -115,3 +115,22 @@ def test_models_that_cannot_be_strict_are_refused() -> None:
     tokenizer = ByteTokenizer()
     with pytest.raises(UnsupportedModelError, match="deterministic=True"):
         Engine(Loose(tokenizer.vocab_size), tokenizer, EngineConfig(deterministic=True))
+
+
+@pytest.mark.model
+def test_the_embedded_model_is_strict_too() -> None:
+    """With the integers of its file, and the compiled kernels, where there are any."""
+    native.prepare()
+    loaded = load_model()
+    asked = [request(STEM + ids(3 + 5 * i, 10 + i), seed=i, temperature=(0.0, 0.9)[i % 2]) for i in range(4)]
+    engine = make_engine(loaded)
+    expected = []
+    for each in asked:
+        assert engine.flush_cache()
+        expected.append(bits(engine.submit(each).result()))
+    end(engine)
+    engine = make_engine(loaded, prefill_chunk=50)
+    for _ in range(2):
+        done = [handle.result() for handle in [engine.submit(each) for each in asked]]
+        assert [bits(completion) for completion in done] == expected
+    end(engine)
