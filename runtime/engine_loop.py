@@ -229,6 +229,7 @@ class EngineLoop:
             num_masks=self._masks.num_masks,
             mask_seconds=self._masks.seconds,
             mask_wait_seconds=self._masks.waited_seconds,
+            deterministic=self.scheduler.limits.deterministic,
         )
 
     # -- the end --

@@ -96,6 +96,7 @@ class EngineStatus:
     mask_seconds: float = 0.0  # processor time of the masks, most of it beside the forward pass
     mask_wait_seconds: float = 0.0  # of which: the engine waited for them
     weight_note: str = ""  # how the weights are held, where it is not in `dtype`
+    deterministic: bool = False
 
 
 def owner_label(owner: object) -> str:

@@ -28,6 +28,7 @@ HELP = """\
     --device DEVICE            cpu or cuda
     --quantization KIND        gguf (a GGUF file's integers as they are: on a CPU the default) or none
     --kv-cache SIZE            room in the KV pool: tokens, or memory such as 512MiB
+    --deterministic            the same prompt and seed give the same text, whatever else runs; slower
 %lmnb status                   models, memory, what runs, how much of the prompts was reused
 %lmnb tree [NAME]              the cache tree, live (--view html: a picture of now)
 %lmnb cancel                   stop all runs that still generate, in the background or left behind
@@ -109,8 +110,11 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
         parser.add_argument("--device")
         parser.add_argument("--quantization")
         parser.add_argument("--kv-cache")
+        parser.add_argument("--deterministic", action="store_true", default=None)
         chosen = parser.parse(words)
-        settings = Settings(chosen.model, chosen.dtype, chosen.device, chosen.quantization, chosen.kv_cache)
+        settings = Settings(
+            chosen.model, chosen.dtype, chosen.device, chosen.quantization, chosen.kv_cache, chosen.deterministic
+        )
         model = self.session.load(settings, chosen.name)
         say(status_line(model, default=True))
 

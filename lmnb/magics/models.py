@@ -28,6 +28,7 @@ class Settings:
     device: str | None = None
     quantization: str | None = None
     kv_cache: str | None = None
+    deterministic: bool | None = None
 
     def given(self) -> dict[str, Any]:
         options = {name: value for name, value in asdict(self).items() if name != "model"}

@@ -19,11 +19,12 @@ def status_line(model: LoadedModel, *, default: bool) -> str:
     if status is None:  # a backend without an engine of ours: a server or an API
         return f"{head}: {model.backend.name}"
     now = status()
+    strict = ", deterministic" if now.deterministic else ""
     pinned = f"{now.pinned_tokens:,} of them pinned, " if now.pinned_tokens else ""
     kind = f"{now.dtype} ({now.weight_note})" if now.weight_note else now.dtype
     return "\n".join(
         (
-            f"{head}: {now.model}, {kind} on {now.device}, context {now.context_tokens:,} tokens",
+            f"{head}: {now.model}, {kind} on {now.device}, context {now.context_tokens:,} tokens{strict}",
             f"  memory   weights {_bytes(now.weight_bytes)}, KV pool {_bytes(now.pool_bytes)} for {now.pool_tokens:,} "
             f"tokens ({now.cached_tokens:,} cached, {pinned}{now.free_tokens:,} free)",
             f"  work     {now.running} running, {now.waiting} waiting; {now.prompt_tokens:,} prompt tokens, "

@@ -26,6 +26,7 @@ def add_commands(commands: _SubParsersAction[Any]) -> None:
     serve.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     serve.add_argument("--quantization", default="auto", help="auto, none, or gguf: a GGUF file's integers as they are")
     serve.add_argument("--kv-cache", help="how much the KV cache holds: tokens, or memory such as 60GiB")
+    serve.add_argument("--deterministic", action="store_true", help="same prompt and seed, same text; slower")
     serve.add_argument("--max-running", type=int, help="sequences decoded together")
     serve.add_argument("--chat-template", help="a registered name, or Jinja source")
     serve.set_defaults(run=_serve)
@@ -41,6 +42,7 @@ def _serve(options: argparse.Namespace) -> int:
         dtype=options.dtype,
         quantization=options.quantization,
         kv_cache=options.kv_cache,
+        deterministic=options.deterministic,
         max_running=options.max_running,
         chat_template=options.chat_template,
     )

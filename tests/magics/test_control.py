@@ -16,6 +16,8 @@ from lmnb.runtime.events import EngineStatus
 class Engine(ScriptedBackend):
     """A scripted backend with an engine's counters."""
 
+    strict = False
+
     def status(self) -> EngineStatus:
         return EngineStatus(
             model=self.name,
@@ -35,6 +37,7 @@ class Engine(ScriptedBackend):
             weight_bytes=538_000_000,
             step_seconds=1.0,
             bookkeeping_seconds=0.01,
+            deterministic=self.strict,
         )
 
 
@@ -46,7 +49,9 @@ def opened(monkeypatch):
         calls.append((model, options))
         if model == "/missing":
             raise ModelNotFoundError("no model at /missing: give a folder, a GGUF file or a hub id")
-        return Engine(name="SmolLM2-135M-Instruct")
+        engine = Engine(name="SmolLM2-135M-Instruct")
+        engine.strict = options.get("deterministic", False)
+        return engine
 
     monkeypatch.setattr("lmnb.backends.local.Runtime", runtime)
     return calls
@@ -60,6 +65,12 @@ def test_loading_says_what_was_loaded(notebook, opened):
     notebook.run("%lmnb load")
     assert len(opened) == 1
     assert "Loaded" not in notebook.out
+
+
+def test_a_deterministic_model_says_so(notebook, opened):
+    notebook.run("%lmnb load --deterministic")
+    assert opened == [(None, {"deterministic": True})]
+    assert "context 8,192 tokens, deterministic\n" in notebook.out
 
 
 def test_loading_takes_quotes_and_options(notebook, opened):
