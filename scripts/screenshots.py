@@ -1,4 +1,4 @@
-"""Makes docs/screenshots/ from the real thing: JupyterLab in Chromium, the embedded model, three cells.
+"""Makes docs/screenshots/ from the real thing: JupyterLab in Chromium, the embedded model, four cells.
 
 .venv/bin/python scripts/screenshots.py
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOTS = ROOT / "docs" / "screenshots"
@@ -29,7 +30,23 @@ branches.join()
 s += user("Is the essay strong or weak?")
 s += assistant("The essay is " + select("verdict", ["strong", "weak"]))"""
 
-CELLS = ["%load_ext lmnb\n%lmnb load", JUDGE, "%lmnb tree"]
+ASK = """%%lmprog -t 0 --logprobs 5
+s += user("Name a city in Norway, and one thing to see there.")
+s += assistant(gen("answer", max_tokens=24, stop="."))"""
+
+CELLS = ["%load_ext lmnb\n%lmnb load", JUDGE, "%lmnb tree", ASK]
+
+
+def branch(view: Any, keyboard: Any) -> None:
+    """Take another token at one place, and hold a second place."""
+    for tokens, act in ((9, lambda: view.locator(".lmnb-part button.lmnb-token").nth(1).click()), (4, lambda: None)):
+        view.locator(".lmnb-gen").first.focus()
+        keyboard.press("Escape")
+        for key in ["ArrowRight"] * tokens + ["Enter"]:
+            keyboard.press(key)
+        view.locator(".lmnb-part button.lmnb-token").nth(1).wait_for()
+        act()
+        view.locator('[data-branch="1"] .lmnb-sign', has_text="✓").wait_for()
 
 
 def main() -> None:
@@ -57,8 +74,10 @@ def main() -> None:
             for key in ("Home", "p"):  # the first node is selected, and pinned
                 frame.press(key)
             page.page.wait_for_timeout(1500)  # until the tree has come to rest
+            page.run(3, timeout=60)
+            branch(page.cell(3), page.page.keyboard)
             page.page.evaluate("() => document.activeElement.blur()")
-            for index, name in ((1, "run"), (2, "tree")):
+            for index, name in ((1, "run"), (2, "tree"), (3, "branch")):
                 page.cell(index).screenshot(path=SHOTS / f"{name}.png")
                 print(SHOTS / f"{name}.png")
             page.close()
