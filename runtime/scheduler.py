@@ -100,9 +100,8 @@ class Scheduler:
             self._preempt(self.running[-1])  # partial prefills hold all the memory: one must yield
             rows = self._prefill_rows(self.limits.prefill_chunk)
         rows.sort(key=lambda row: not row.is_single)
-        self.starved = None
-        if not (rows or ahead or self._preempted or self._has_copied) and self.cache.num_pinned:
-            self.starved = next(iter(self.running or self._in_order()), None)
+        idle = not (rows or ahead or self._preempted or self._has_copied)
+        self.starved = self._find_starved() if idle else None
         self.seconds += time.perf_counter() - began
         return rows
 
@@ -383,6 +382,14 @@ class Scheduler:
 
     def _give_keys(self, sequence: Sequence) -> None:
         sequence.seams = self.cache.seams if sequence.layout.sections else None
+
+    def _find_starved(self) -> Sequence | None:
+        """There is no row to compute: who waits for slots that only an unpin can give?"""
+        if not self.cache.num_pinned:
+            return None
+        if self.running:
+            return None if self.pool.num_free + self.cache.num_evictable else self.running[0]
+        return next(iter(self._in_order()), None)  # all that no pin holds was to be had, and was not enough
 
     # -- memory --
 
