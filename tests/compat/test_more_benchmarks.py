@@ -211,7 +211,7 @@ def test_a_random_tree_of_prompts_is_computed_along_its_edges_whatever_its_chunk
     def say(s, prompt):
         s += prompt + sgl.gen("x", max_tokens=letters.randint(1, 4))
 
-    with fake_runtime(prefill_chunk=16, pool_tokens=20_000) as runtime:
+    with fake_runtime(prefill_chunk=16, kv_cache=20_000) as runtime:
         rows = [{"prompt": prompt} for prompt in letters.sample(prompts, len(prompts))]
         table = say.map(rows, backend=runtime, progress_bar=False)
         assert [row["error"] for row in table] == [None] * 400
