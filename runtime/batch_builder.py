@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from lmnb.runtime.batch import ForwardBatch
-from lmnb.runtime.scheduler import Row, Scheduler
+from lmnb.runtime.rows import Row
+from lmnb.runtime.scheduler import Scheduler
 
 
 class PromptSpan(NamedTuple):

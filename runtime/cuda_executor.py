@@ -35,8 +35,9 @@ from lmnb.runtime.device_batch import (
     views,
 )
 from lmnb.runtime.kv_pool import KVPool
+from lmnb.runtime.rows import MAX_BRANCH_ROWS, Row
 from lmnb.runtime.sampler import PendingTokens, Sampler
-from lmnb.runtime.scheduler import MAX_BRANCH_ROWS, Row, Scheduler
+from lmnb.runtime.scheduler import Scheduler
 
 # Batch sizes with a graph of their own: padding costs little between them, and each is captured when first needed.
 _LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024)

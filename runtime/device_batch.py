@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lmnb.kernels.device_plan import NARROW_ROWS, TILE_FIELDS, WIDE_ROWS
-from lmnb.runtime.scheduler import Row
+from lmnb.runtime.rows import Row
 from lmnb.runtime.slot_table import SlotTable
 
 Ints = NDArray[np.int32]

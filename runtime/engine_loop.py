@@ -24,8 +24,9 @@ from lmnb.runtime.live_requests import LiveRequests
 from lmnb.runtime.mask_worker import MaskWorker
 from lmnb.runtime.messages import Call, Cancel, Close, Compiled, Message, Submit
 from lmnb.runtime.radix_cache import RadixCache
+from lmnb.runtime.rows import Row
 from lmnb.runtime.sampler import SampledTokens, Sampler
-from lmnb.runtime.scheduler import Row, Scheduler
+from lmnb.runtime.scheduler import Scheduler
 from lmnb.runtime.tokenizer import Tokenizer
 
 # How long messages are taken while the device waits, and how long the next of many is waited for while it does not.

@@ -12,8 +12,9 @@ from lmnb.runtime.batch import Model
 from lmnb.runtime.batch_builder import BuiltBatch, build_batch, describe
 from lmnb.runtime.config import EngineLimits
 from lmnb.runtime.kv_pool import KVPool
+from lmnb.runtime.rows import Row
 from lmnb.runtime.sampler import PendingTokens, Sampler
-from lmnb.runtime.scheduler import Row, Scheduler
+from lmnb.runtime.scheduler import Scheduler
 
 
 class Executor(Protocol):

@@ -31,8 +31,9 @@ from lmnb.runtime.request import (
     TokenEvent,
     TokenLogprob,
 )
+from lmnb.runtime.rows import Row
 from lmnb.runtime.sampler import SampledTokens, SamplerRow, token_logprobs
-from lmnb.runtime.scheduler import Row, Scheduler
+from lmnb.runtime.scheduler import Scheduler
 from lmnb.runtime.sequence import Sequence
 from lmnb.runtime.stopping import OutputStream
 from lmnb.runtime.tokenizer import Tokenizer

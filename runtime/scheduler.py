@@ -8,51 +8,20 @@ from __future__ import annotations
 
 import time
 from bisect import bisect
-from typing import NamedTuple
 
 import numpy as np
 
 from lmnb.runtime.config import EngineLimits
 from lmnb.runtime.kv_pool import KVPool
 from lmnb.runtime.prefills import Prefills
-from lmnb.runtime.prefix_cache import Match, Tokens
-from lmnb.runtime.prompt_layout import merged
+from lmnb.runtime.prefix_cache import Match
 from lmnb.runtime.radix_cache import RadixCache, RadixNode
+from lmnb.runtime.rows import MAX_BRANCH_ROWS, Row, RowMaker, make_room
 from lmnb.runtime.sequence import Sequence
 from lmnb.runtime.slot_table import SlotTable
 
-# Parts of joined prompts that are computed in one step at most: each takes a row of the slot table for that long.
-MAX_BRANCH_ROWS = 16
-
 # Slots kept free for each running sequence when another is admitted, so that it is not preempted at once.
 _DECODE_RESERVE = 16
-
-
-class Row(NamedTuple):
-    """A part of a step: a sequence's tokens [start, end), whose slots stand in row `place` of the slot table, from
-    `column` on, behind those of all that they see."""
-
-    sequence: Sequence
-    start: int
-    end: int
-    place: int
-    column: int
-
-    @property
-    def is_last(self) -> bool:
-        """The row ends at the sequence's last known token, so its logits give the next one."""
-        return self.end == self.sequence.num_tokens
-
-    @property
-    def is_single(self) -> bool:
-        """One token that sees the whole sequence before it, all of which was computed by earlier steps."""
-        sequence = self.sequence
-        return self.end - self.start == 1 and self.place == sequence.row and self.start == sequence.num_computed
-
-    @property
-    def kv_len(self) -> int:
-        """How many tokens its last one sees, itself included."""
-        return self.column + self.end - self.start
 
 
 class Scheduler:
@@ -63,13 +32,12 @@ class Scheduler:
         self.pool = pool
         self.cache = cache
         self.table = SlotTable(limits.max_running, pool.num_slots, num_extra=MAX_BRANCH_ROWS)
+        self.rows = RowMaker(pool, self.table, cache)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []  # admitted, oldest admission first
         self.starved: Sequence | None = None  # after `schedule`: it alone is left, and pins hold what it needs
         self.seconds = 0.0  # spent here: the radix tree and slot bookkeeping
         self._preempted = False
-        self._num_branch_rows = 0  # in the step that is being made
-        self._has_copied = False  # so that step is progress, even without rows
         self._suspect: Sequence | None = None  # whose turn it is in `schedule`
 
     @property
@@ -91,8 +59,7 @@ class Scheduler:
         step's tokens are still on their way, so nothing is preempted."""
         began = time.perf_counter()
         self._preempted = False
-        self._num_branch_rows = 0
-        self._has_copied = False
+        self.rows.begin()
         self._suspect = None
         rows = self._decode_rows()
         rows += self._prefill_rows(self.limits.prefill_chunk)
@@ -100,7 +67,7 @@ class Scheduler:
             self._preempt(self.running[-1])  # partial prefills hold all the memory: one must yield
             rows = self._prefill_rows(self.limits.prefill_chunk)
         rows.sort(key=lambda row: not row.is_single)
-        idle = not (rows or ahead or self._preempted or self._has_copied)
+        idle = not (rows or ahead or self._preempted or self.rows.has_copied)
         self.starved = self._find_starved() if idle else None
         self.seconds += time.perf_counter() - began
         return rows
@@ -197,7 +164,9 @@ class Scheduler:
 
     def _decode_rows(self) -> list[Row]:
         decoding = [sequence for sequence in self.running if sequence.is_decoding and sequence.wants_token]
-        while decoding and not self._make_room(len(decoding), decoding[0] if len(decoding) == 1 else None):
+        while decoding and not make_room(
+            self.pool, self.cache, len(decoding), decoding[0] if len(decoding) == 1 else None
+        ):
             victim = self.running[-1]
             self._preempt(victim)
             decoding = [sequence for sequence in decoding if sequence is not victim]
@@ -244,79 +213,8 @@ class Scheduler:
                 sequence.num_bypassed += len(admitted) - bisect(admitted, sequence.id)
 
     def _add_rows(self, rows: list[Row], sequence: Sequence, budget: int) -> int:
-        """Rows for what the sequence has yet to compute, as far as budget and memory go: one for each section of its
-        layout. Returns how many tokens they have."""
         self._suspect = sequence
-        spent = 0
-        while sequence.num_slots < sequence.num_tokens:
-            while sequence.layout.sections and self._copy_branch(sequence):
-                if not spent:
-                    sequence.num_computed = sequence.num_slots
-            start = sequence.num_slots
-            wanted = min(budget - spent, sequence.layout.end_at(start, sequence.num_tokens) - start)
-            self._make_room(wanted, sequence)
-            count = min(wanted, self.pool.num_free)
-            if count <= 0 or not self._add_row(rows, sequence, count):
-                break
-            spent += count
-        return spent
-
-    def _add_row(self, rows: list[Row], sequence: Sequence, count: int) -> bool:
-        """A row for the next `count` tokens, which are of one section. False: the step has no place for it."""
-        start = sequence.num_slots
-        end = start + count
-        sees = sequence.layout.section_at(start).until(start)
-        is_whole = sees == merged([(0, start)])
-        if not is_whole and self._num_branch_rows == MAX_BRANCH_ROWS:
-            return False
-        slots = self.pool.alloc(count)
-        self.table.write(sequence.row, start, slots, fresh=is_whole)
-        sequence.num_slots = end
-        if is_whole:
-            rows.append(Row(sequence, start, end, sequence.row, start))
-            return True
-        place = self.table.num_rows + self._num_branch_rows
-        self._num_branch_rows += 1
-        seen = [self.table.read(sequence.row, *each) for each in sees]
-        row = np.concatenate([*seen, slots])
-        self.table.write(place, 0, row)
-        rows.append(Row(sequence, start, end, place, len(row) - count))
-        return True
-
-    def _copy_branch(self, sequence: Sequence) -> bool:
-        """If the next token begins a section that does not see all before it, and a branch that the section comes
-        from is in the tree: copy its keys and values. They are what computing the section would give. False: there
-        was nothing to copy."""
-        start, layout = sequence.num_slots, sequence.layout
-        section = layout.section_at(start)
-        limit = min(layout.end_at(start, sequence.num_tokens), sequence.match_limit)
-        if section.start != start or section.sees == merged([(0, start)]) or limit <= start:
-            return False
-        for ranges, branch in layout.branches_with(start, sequence.num_tokens):
-            tokens = np.concatenate([sequence.tokens[a : min(b, limit)] for a, b in ranges])
-            before = sum(max(0, min(b, start) - a) for a, b in ranges)
-            count = self._copy(sequence, self.cache.seams.keys(tokens[: before + limit - start], branch), before)
-            if count:
-                return True
-        return False
-
-    def _copy(self, sequence: Sequence, keys: Tokens, start: int) -> int:
-        """Copy what the tree has of `keys` from `start` on to the sequence's next tokens. Returns how many."""
-        match = self.cache.acquire(keys)
-        wanted = max(0, len(match.slots) - start)
-        self._make_room(wanted, sequence)
-        count = min(wanted, self.pool.num_free)
-        if count:
-            self._has_copied = True
-            slots = self.pool.alloc(count)
-            self.pool.copy(match.slots[start : start + count], slots)
-            self.table.write(sequence.row, sequence.num_slots, slots)
-            sequence.num_slots += count
-            self.cache.record_hit(match.node, count, sequence.request.owner)
-            if sequence.num_preemptions == 0:
-                sequence.cached_tokens = (sequence.cached_tokens or 0) + count
-        self.cache.release(match.node)
-        return count
+        return self.rows.add(rows, sequence, budget)
 
     # -- admission --
 
@@ -394,12 +292,7 @@ class Scheduler:
     # -- memory --
 
     def _make_room(self, count: int, sequence: Sequence | None) -> bool:
-        """Evict until `count` slots are free, if that can be. `sequence`: who needs them, None if several do."""
-        missing = count - self.pool.num_free
-        if missing > 0:
-            beneficiary = None if sequence is None else sequence.request.owner
-            self.pool.free(self.cache.evict(missing, beneficiary=beneficiary))
-        return self.pool.num_free >= count
+        return make_room(self.pool, self.cache, count, sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
         """Put a running sequence back in the queue. Its KV stays cached as long as memory allows."""

@@ -48,8 +48,8 @@ def break_lookup(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_prefill(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = engine._loop.scheduler
-    row = scheduler._add_row
+    maker = engine._loop.scheduler.rows
+    row = maker._add_row
 
     def second_chunk(rows: list[Any], sequence: Any, count: int) -> Any:
         result = row(rows, sequence, count)
@@ -57,7 +57,7 @@ def break_prefill(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
             raise RuntimeError("broken on purpose")
         return result
 
-    monkeypatch.setattr(scheduler, "_add_row", second_chunk)
+    monkeypatch.setattr(maker, "_add_row", second_chunk)
 
 
 def break_tokens(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
