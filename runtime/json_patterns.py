@@ -43,7 +43,7 @@ def pattern_to_rust(pattern: str) -> str:
     source = re.sub(r"\(\?<(?![=!])", "(?P<", pattern)
     source = re.sub(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..", _join_surrogates, source)
     rewriter = _EcmaRewriter(source)
-    return "^" + "|".join(_alternatives(rewriter, *rewriter.parse())) + "$"
+    return "^(?:" + "|".join(_alternatives(rewriter, *rewriter.parse())) + ")$"
 
 
 class _EcmaRewriter(RegexRewriter):

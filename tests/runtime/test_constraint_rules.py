@@ -174,6 +174,8 @@ def test_reports_read_well() -> None:
         ("b", ["abc", "b"], ["ac"]),
         ("^a|b$", ["ax", "xb"], ["xa", "bx"]),
         ("^(a|b)$", ["a", "b"], ["ab", "xa"]),
+        ("^(red|blue)$", ["red", "blue"], ["redx", "xblue", "redblue"]),
+        ("^red$|^blue", ["red", "blue", "bluex"], ["redx", "xred", "xblue"]),
         (r"^\d$", ["5"], ["٣"]),
         (r"^\w$", ["a", "_"], ["é"]),
         (r"^\s$", [" ", "\ufeff", "\u2028"], ["a"]),
