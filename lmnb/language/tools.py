@@ -7,11 +7,13 @@ import json
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from lmnb.errors import ArgumentError
 from lmnb.language import arguments
-from lmnb.language.typed import convert, schema_of
+from lmnb.language.pydantic_types import is_field
+from lmnb.language.typed import convert, merge_definitions, schema_of
+from lmnb.runtime.argument_checks import shown
 
 Tools = Mapping[str, Callable[..., Any]]
 
@@ -48,8 +50,7 @@ def tools_schema(tools: Tools) -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     calls = []
     for name, function in tools.items():
-        arguments = _arguments_schema(name, function)
-        definitions.update(arguments.pop("$defs", {}))
+        arguments = merge_definitions(definitions, _arguments_schema(name, function))
         calls.append(
             {
                 "type": "object",
@@ -72,12 +73,23 @@ def describe_tools(functions: Iterable[Callable[..., Any]]) -> str:
 
 
 def read_call(tools: Tools, text: str) -> ToolCall:
-    """The call that `text` says. ValueError if it is none."""
+    """The call that `text` says, its arguments checked by the tool's signature. ValueError if it is none."""
     message = json.loads(text)
-    function = tools[message["name"]]
-    hints = {name: hint for name, hint, _ in _parameters(message["name"], function)}
-    arguments = {name: convert(hints[name], value) for name, value in message["arguments"].items()}
-    return ToolCall(message["name"], arguments, function)
+    try:
+        name, given = message["name"], dict(message["arguments"])
+    except (TypeError, KeyError, ValueError):
+        raise ValueError(f"it is no tool call: {shown(text)}") from None
+    if name not in tools:
+        raise ValueError(f"it calls {shown(name)}, which is none of the tools: {', '.join(tools)}")
+    function = tools[name]
+    parameters = {parameter: (hint, optional) for parameter, hint, optional in _parameters(name, function)}
+    unknown = [parameter for parameter in given if parameter not in parameters]
+    missing = [parameter for parameter, (_, optional) in parameters.items() if not optional and parameter not in given]
+    for wrong, what in ((unknown, "has no parameter"), (missing, "needs the argument")):
+        if wrong:
+            raise ValueError(f"{name} {what} {wrong[0]!r}")
+    arguments = {parameter: convert(parameters[parameter][0], value) for parameter, value in given.items()}
+    return ToolCall(name, arguments, function)
 
 
 def _arguments_schema(name: str, function: Callable[..., Any]) -> dict[str, Any]:
@@ -85,9 +97,7 @@ def _arguments_schema(name: str, function: Callable[..., Any]) -> dict[str, Any]
     required = []
     definitions: dict[str, Any] = {}
     for parameter, hint, has_default in _parameters(name, function):
-        schema = schema_of(hint)
-        definitions.update(schema.pop("$defs", {}))
-        properties[parameter] = schema
+        properties[parameter] = merge_definitions(definitions, schema_of(hint))
         if not has_default:
             required.append(parameter)
     result = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
@@ -95,13 +105,18 @@ def _arguments_schema(name: str, function: Callable[..., Any]) -> dict[str, Any]
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> list[tuple[str, Any, bool]]:
-    """Each parameter's name, type, and whether it may be left out."""
-    hints = typing.get_type_hints(function)
+    """Each parameter's name, type, and whether it may be left out. One with a pydantic `Field` for a default has its
+    limits and may not: a plain function would get the `Field` itself."""
+    hints = typing.get_type_hints(function, include_extras=True)
     found = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ArgumentError(f"the tool {name} takes {parameter}, which a model cannot name; name each parameter")
         if parameter.name not in hints:
             raise ArgumentError(f"parameter {parameter.name!r} of the tool {name} needs a type, such as str")
-        found.append((parameter.name, hints[parameter.name], parameter.default is not parameter.empty))
+        hint, default = hints[parameter.name], parameter.default
+        if is_field(default):
+            found.append((parameter.name, Annotated[hint, default], False))
+        else:
+            found.append((parameter.name, hint, default is not parameter.empty))
     return found

@@ -1,7 +1,7 @@
 """Python types as JSON schemas, and JSON values as Python values: what `json_schema=` and `dtype=` know of types.
 
 Dataclasses, TypedDicts, enums, `Literal`, unions, lists, tuples, dicts, dates, UUIDs and plain types are handled
-here; types that hold a pydantic model are left to pydantic.
+here; types that hold a pydantic model, and what `Annotated[...]` gives limits to, are left to pydantic.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import dataclasses
 import datetime as dt
 import enum
 import json
-import sys
 import types
 import typing
 import uuid
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Literal, Union, get_args, get_origin
+from itertools import count
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from lmnb.errors import ArgumentError
+from lmnb.language import pydantic_types
 
 _PLAIN: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},
@@ -35,36 +36,28 @@ _PLAIN: dict[Any, dict[str, Any]] = {
     uuid.UUID: {"type": "string", "format": "uuid"},
 }
 _UNIONS = (Union, types.UnionType)
+_YEARS = {"pattern": "^(?:[1-9]|0[1-9]|00[1-9]|000[1-9])"}
+_VALUES = ("const", "default", "enum", "examples")  # of a schema: values, in which nothing is a schema
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """The JSON schema of a type. ArgumentError for a type that JSON has no form for."""
-    if _needs_pydantic(kind):
-        from pydantic import TypeAdapter
-
-        adapted: dict[str, Any] = TypeAdapter(kind).json_schema()
-        return adapted
+    """The JSON schema of a type. ArgumentError for a type that JSON has no form for, or for limits in `Annotated[...]`
+    that cannot be enforced."""
+    if _is_left_to_pydantic(kind):
+        return cast("dict[str, Any]", with_python_years(pydantic_types.json_schema(kind)))
     writer = _Writer()
-    schema = writer.schema(kind)
+    schema = with_python_years(writer.schema(kind))
     return {**schema, "$defs": writer.definitions} if writer.definitions else schema
 
 
 def value_of(kind: Any, text: str) -> Any:
     """The value of type `kind` that the JSON `text` stands for. ValueError if it is none."""
-    if _needs_pydantic(kind):
-        from pydantic import TypeAdapter
-
-        return TypeAdapter(kind).validate_json(text)
     return convert(kind, json.loads(text))
 
 
 def convert(kind: Any, value: Any) -> Any:
     """A JSON value as a value of type `kind`. ValueError if it does not fit."""
-    if _needs_pydantic(kind):
-        from pydantic import TypeAdapter
-
-        return TypeAdapter(kind).validate_python(value)
-    return _convert(kind, value)
+    return pydantic_types.value_of(kind, value) if _is_left_to_pydantic(kind) else _convert(kind, value)
 
 
 class _Writer:
@@ -72,9 +65,12 @@ class _Writer:
 
     def __init__(self) -> None:
         self.definitions: dict[str, Any] = {}
+        self._names: list[tuple[Any, str]] = []  # of the named types
 
     def schema(self, kind: Any) -> dict[str, Any]:
         kind = _bare(kind)
+        if hasattr(kind, "__metadata__"):  # with limits
+            return merge_definitions(self.definitions, with_python_years(pydantic_types.json_schema(kind)))
         if _is_hashable(kind) and kind in _PLAIN:
             return dict(_PLAIN[kind])
         origin, arguments = get_origin(kind), get_args(kind)
@@ -104,22 +100,72 @@ class _Writer:
         return {"type": "array", "prefixItems": parts, "items": False, "minItems": len(parts)}
 
     def _named(self, kind: Any) -> dict[str, Any]:
-        name = kind.__name__
-        if name not in self.definitions:
+        name = next((name for other, name in self._names if other is kind), None)
+        if name is None:
+            name = _free_name(kind.__name__, self.definitions)
+            self._names.append((kind, name))
             self.definitions[name] = {}  # stands for it while its own parts refer to it
             fields = list(_fields(kind))
-            self.definitions[name] = {
-                "type": "object",
-                "properties": {field: self.schema(hint) for field, hint, _ in fields},
-                "required": [field for field, _, required in fields if required],
-                "additionalProperties": False,
-            }
+            self.definitions[name] = with_python_years(
+                {
+                    "type": "object",
+                    "properties": {field: self.schema(hint) for field, hint, _ in fields},
+                    "required": [field for field, _, required in fields if required],
+                    "additionalProperties": False,
+                }
+            )
         return {"$ref": f"#/$defs/{name}"}
+
+
+def merge_definitions(definitions: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """`schema` with its `$defs` moved into `definitions`; another type of the same name gets a name of its own."""
+    added = schema.get("$defs", {})
+    names = {}
+    for name, definition in added.items():
+        same = definitions.get(name, definition) == definition
+        names[name] = name if same else _free_name(name, {**definitions, **added})
+    refs = {f"#/$defs/{old}": f"#/$defs/{new}" for old, new in names.items() if old != new}
+    for name, definition in added.items():
+        definitions[names[name]] = _renamed(definition, refs)
+    return cast("dict[str, Any]", _renamed({key: value for key, value in schema.items() if key != "$defs"}, refs))
+
+
+def _renamed(schema: Any, refs: Mapping[str, str]) -> Any:
+    if not refs:
+        return schema
+    if isinstance(schema, list):
+        return [_renamed(part, refs) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: value
+        if key in _VALUES
+        else refs[value]
+        if key == "$ref" and isinstance(value, str) and value in refs
+        else _renamed(value, refs)
+        for key, value in schema.items()
+    }
+
+
+def _free_name(name: str, taken: Container[str]) -> str:
+    return next(free for number in count(1) if (free := name if number == 1 else f"{name}_{number}") not in taken)
+
+
+def with_python_years(schema: Any) -> Any:
+    """A copy in which dates have years that Python's have: JSON Schema knows a year 0000, Python does not."""
+    if isinstance(schema, list):
+        return [with_python_years(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    node = {key: value if key in _VALUES else with_python_years(value) for key, value in schema.items()}
+    if node.get("format") in ("date", "date-time") and _YEARS not in node.get("allOf", ()):
+        node["allOf"] = [*node.get("allOf", ()), _YEARS]
+    return node
 
 
 def _fields(kind: Any) -> Iterator[tuple[str, Any, bool]]:
     """Name, type and whether it must be there, of a dataclass's or TypedDict's parts."""
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     if typing.is_typeddict(kind):
         for name, hint in hints.items():
             yield name, hint, name in kind.__required_keys__
@@ -132,6 +178,8 @@ def _fields(kind: Any) -> Iterator[tuple[str, Any, bool]]:
 
 def _convert(kind: Any, value: Any) -> Any:
     kind = _bare(kind)
+    if hasattr(kind, "__metadata__"):  # with limits
+        return pydantic_types.value_of(kind, value)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in _UNIONS:
         return _convert_union(arguments, value)
@@ -183,10 +231,14 @@ def _checked(value: Any, kind: type) -> Any:
 
 
 def _bare(kind: Any) -> Any:
-    """Without `Annotated`, `Required` and `NotRequired`."""
-    while hasattr(kind, "__metadata__") or getattr(get_origin(kind), "_name", "") in ("Required", "NotRequired"):
+    """Without `Required`, `NotRequired`, `ReadOnly`, and without an `Annotated` that gives no limits."""
+    while True:
+        if hasattr(kind, "__metadata__"):
+            if pydantic_types.has_limits(kind.__metadata__):
+                return kind
+        elif getattr(get_origin(kind), "_name", "") not in ("Required", "NotRequired", "ReadOnly"):
+            return kind
         kind = get_args(kind)[0]
-    return kind
 
 
 def _is_hashable(kind: Any) -> bool:
@@ -197,23 +249,22 @@ def _is_hashable(kind: Any) -> bool:
     return True
 
 
-def _needs_pydantic(kind: Any) -> bool:
-    """Whether some part of the type is a pydantic model (then pydantic is loaded already)."""
-    if "pydantic" not in sys.modules:
-        return False
-    from pydantic import BaseModel
-    from pydantic.dataclasses import is_pydantic_dataclass
-
+def _is_left_to_pydantic(kind: Any) -> bool:
+    """Whether some part of the type, apart from what `Annotated[...]` gives limits to, is only pydantic's to read."""
     seen: list[Any] = []
     waiting = [kind]
+    found = False
     while waiting:
         part = _bare(waiting.pop())
         if any(part is other for other in seen):
             continue
         seen.append(part)
-        if isinstance(part, type) and (issubclass(part, BaseModel) or is_pydantic_dataclass(part)):
-            return True
-        waiting.extend(get_args(part))
-        if dataclasses.is_dataclass(part) or typing.is_typeddict(part):
+        if hasattr(part, "__metadata__"):
+            continue
+        if pydantic_types.is_pydantics(part):
+            found = True
+        elif dataclasses.is_dataclass(part) or typing.is_typeddict(part):
             waiting.extend(hint for _, hint, _ in _fields(part))
-    return False
+        elif get_origin(part) is not Literal:
+            waiting.extend(get_args(part))
+    return found
