@@ -26,6 +26,7 @@ from lmnb.language.events import (
     RoleOpened,
     RunEvent,
     RunFinished,
+    RunResumed,
     RunStarted,
     TextAppended,
     TokensGenerated,
@@ -161,7 +162,8 @@ class RunSpans:
             parent = self._branches.get(event.parent)  # None where the run was over, and goes on
             name = event.program or f"branch {event.label}"
             self._open_branch(event.branch, name, "program" if called else "branch", parent, now, about)
-            self._said[event.branch] = [] if called else list(self._said.get(event.parent, ()))
+            apart = called or event.at is not None  # what its parent has said goes on where this one parts
+            self._said[event.branch] = [] if apart else list(self._said.get(event.parent, ()))
         elif isinstance(event, BranchesJoined):
             self._branches[event.parent].events.append(("join", now, {"lmnb.mode": event.mode}))
         elif isinstance(event, BranchFinished):
@@ -178,7 +180,7 @@ class RunSpans:
             self._open_gen(event, now)
         elif isinstance(event, GenFinished):
             self._end_gen(event, now)
-        else:
+        elif not isinstance(event, RunResumed):
             self._hear(event)
 
     def _open_branch(self, branch: int, name: str, kind: str, parent: Span | None, now: int, about: Attributes) -> None:

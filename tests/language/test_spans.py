@@ -190,3 +190,18 @@ def test_nothing_is_recorded_after_the_end():
     run(inner, backend=ScriptedBackend())
     assert follower.flush()
     assert recorder.open == []
+
+
+def test_a_branch_from_a_token_of_a_run_that_was_over_is_a_span_of_its_own(recorder, caplog):
+    state = run(inner, backend=ScriptedBackend("one two three"))
+    assert recorder.follower.flush()
+    before = len(recorder.ended)
+    state.branch_at("detail", 1, " TWO").sync()
+    assert state.run.wait(5)
+    assert recorder.follower.flush()
+    assert [span.name for span, _ in recorder.ended[before:]] == ["gen detail", "branch 0~1"]
+    branch = recorder.named("branch 0~1")
+    assert branch.parent is None
+    assert (branch.outputs, branch.attributes["lmnb.status"]) == ("one TWO three", "done")
+    assert len(recorder.open) == len(recorder.ended)
+    assert caplog.records == []
