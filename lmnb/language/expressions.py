@@ -6,16 +6,19 @@ A node says what shall happen, not how; it knows nothing of states, runs and bac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from lmnb.errors import ProgramError
 from lmnb.language.reasoning import ReasoningFormat
 from lmnb.language.well_formed import well_formed
+from lmnb.runtime.argument_checks import shown
 from lmnb.runtime.request import Constraint
 
 if TYPE_CHECKING:
     from lmnb.language.choices import ChoicesSamplingMethod
+
+_WRITTEN_NODES = 3
 
 
 class Expr:
@@ -30,9 +33,14 @@ class Expr:
         return ExprList((*flatten(other), *flatten(self)))
 
     def __format__(self, spec: str) -> str:
+        # A repr instead would end up in a prompt: str(), "%s" and f-strings all ask for text to go on with.
         raise ProgramError(
-            f"{type(self).__name__} is not text yet, so an f-string cannot hold it; write 'text' + {self!r} + 'text'"
+            f"{written(self)} is not text yet, so no str(), % or f-string can hold it; write "
+            f"'text' + {written(self)} + 'text' (repr shows the expression itself)"
         )
+
+    def __str__(self) -> str:
+        return format(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class RoleEnd(Expr):
     role: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SamplingOptions:
     """Sampling as one `gen` gives it: None leaves the program's default."""
 
@@ -83,6 +91,10 @@ class SamplingOptions:
     logprob_start_len: int | None = None
     top_logprobs_num: int | None = None
     return_text_in_logprobs: bool | None = None
+
+    def __repr__(self) -> str:
+        given = ((item.name, getattr(self, item.name)) for item in fields(self))
+        return f"SamplingOptions({', '.join(f'{name}={value!r}' for name, value in given if value is not None)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +169,27 @@ def flatten(value: Any) -> tuple[Expr, ...]:
         f"only text and expressions such as gen(...) can be added to a program, not {_shown(value)}{hint}; "
         "use str(...) for other values"
     )
+
+
+def written(node: Expr) -> str:
+    """An expression in a few words, as a program would write it."""
+    match node:
+        case Text(text=text):
+            return shown(text)
+        case Gen(name=name):
+            return "gen()" if name is None else f"gen({name!r})"
+        case Select(name=name):
+            return "select(...)" if name is None else f"select({name!r}, ...)"
+        case RoleBegin(role=role):
+            return f"{role}_begin()"
+        case RoleEnd(role=role):
+            return f"{role}_end()"
+        case Image():
+            return "image(...)"
+        case ExprList(nodes=nodes) | Submitted(nodes=nodes):
+            more = ["..."] if len(nodes) > _WRITTEN_NODES else []
+            return f"({' + '.join([*map(written, nodes[:_WRITTEN_NODES]), *more])})"
+    return repr(node)
 
 
 def _shown(value: object) -> str:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
 import lmnb as sgl
 from lmnb.errors import ProgramError
-from lmnb.language.expressions import ExprList, Gen, RoleBegin, RoleEnd, Text, flatten
+from lmnb.language.expressions import Expr, ExprList, Gen, RoleBegin, RoleEnd, Text, flatten
 
 
 def test_sums_are_flat_and_keep_order() -> None:
@@ -40,9 +41,34 @@ def test_other_things_cannot_be_added(wrong: object) -> None:
         wrong + sgl.gen("a")
 
 
-def test_an_f_string_cannot_swallow_an_expression() -> None:
-    with pytest.raises(ProgramError, match="f-string"):
-        f"answer: {sgl.gen('a')}"
+TEXTS_OF = {
+    "f-string": lambda expr: f"answer: {expr}",
+    "f-string with a width": lambda expr: f"answer: {expr:>9}",
+    "format": "answer: {}".format,
+    "percent": lambda expr: "answer: %s" % expr,  # noqa: UP031
+    "str": str,
+}
+
+
+@pytest.mark.parametrize("text_of", TEXTS_OF.values(), ids=TEXTS_OF)
+@pytest.mark.parametrize(
+    ("expr", "words"),
+    [
+        (sgl.gen("a", temperature=0), "gen('a')"),
+        (sgl.gen(), "gen()"),
+        (sgl.select("b", ["x", "y"]), "select('b', ...)"),
+        (sgl.user("q" + sgl.gen("a")), "(user_begin() + 'q' + gen('a') + ...)"),
+    ],
+)
+def test_text_cannot_swallow_an_expression(expr: Expr, words: str, text_of: Callable[[Expr], str]) -> None:
+    with pytest.raises(ProgramError) as error:
+        text_of(expr)
+    assert str(error.value).startswith(f"{words} is not text yet")
+    assert "SamplingOptions" not in str(error.value)
+
+
+def test_a_repr_tells_what_was_given() -> None:
+    assert "SamplingOptions(temperature=0)" in repr("x" + sgl.gen("a", temperature=0))
 
 
 def test_a_role_without_text_is_an_empty_turn() -> None:
