@@ -168,9 +168,10 @@ class Engine:
         ids, sampling = request.input_ids + request.begun_ids, request.sampling
         if not request.input_ids:
             raise ArgumentError("the prompt is empty: give the model at least one token to start from")
-        highest = max(ids)
-        if min(ids) < 0 or highest >= self._loop.model.vocab_size:
-            raise ArgumentError(f"token ids must lie in [0, {self._loop.model.vocab_size}), not {highest}")
+        lowest, highest = min(ids), max(ids)
+        if lowest < 0 or highest >= self._loop.model.vocab_size:
+            wrong = lowest if lowest < 0 else highest
+            raise ArgumentError(f"token ids must lie in [0, {self._loop.model.vocab_size}), not {wrong}")
         if len(ids) > self.capacity:
             context = self._loop.model.context_tokens
             what = (

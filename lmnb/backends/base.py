@@ -220,6 +220,11 @@ class ResumableContext(Protocol):
         """What makes this very prompt again, whatever is added to it meanwhile. Cheap, and may never be used."""
         ...
 
+    @property
+    def vocab_size(self) -> int:
+        """Token ids lie below this."""
+        ...
+
     def encode_more(self, text: str) -> tuple[int, ...]:
         """The tokens of a text that goes on from generated ones, which stay as they are."""
         ...

@@ -174,6 +174,11 @@ class LocalContext:
 
         return restore
 
+    @property
+    def vocab_size(self) -> int:
+        """See `ResumableContext.vocab_size`."""
+        return self._served.codec.tokenizer.vocab_size
+
     def encode_more(self, text: str) -> tuple[int, ...]:
         """See `ResumableContext.encode_more`."""
         return tuple(self._served.codec.encode_inside(text))

@@ -185,6 +185,12 @@ class ScriptedBackend:
             self.calls.append(call)
             return self._script.answer(call) if call.kind == "generate" else ""
 
+    @property
+    def vocab_size(self) -> int:
+        """How many words have got a number."""
+        with self._lock:
+            return len(self._vocabulary)
+
     def number(self, token: str) -> int:
         """The id of a token: words are numbered as they come."""
         with self._lock:
@@ -292,6 +298,11 @@ class ScriptedContext:
         """What makes this prompt again: parts are only ever added."""
         count, role, num_images = len(self._parts), self._role, len(self._images)
         return lambda: ScriptedContext(self.backend, self._parts[:count], role, self._images[:num_images])
+
+    @property
+    def vocab_size(self) -> int:
+        """See `ResumableContext.vocab_size`."""
+        return self.backend.vocab_size
 
     def encode_more(self, text: str) -> tuple[int, ...]:
         """The numbers of the words."""

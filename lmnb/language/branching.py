@@ -151,10 +151,14 @@ def _begun(origin: Generated, token: int, replacement: Replacement) -> Begun:
         return _begun_by_text(origin, token, text, replacement)
     kept = tuple(origin.ids[:token])
     new: tuple[int, ...] = ()
+    context = cast(ResumableContext, origin.stream.context)
     if replacement.token_id is not None:
+        if not 0 <= replacement.token_id < context.vocab_size:
+            raise ArgumentError(
+                f"token_id must lie in [0, {context.vocab_size}), the model's tokens, not {replacement.token_id}"
+            )
         new = (replacement.token_id,)
     elif text:
-        context = cast(ResumableContext, origin.stream.context)
         new = background.call(lambda: context.encode_more(text))
     limit = step.params.max_new_tokens
     if len(kept) + len(new) > limit:

@@ -211,6 +211,9 @@ def test_what_cannot_be_is_said_at_once() -> None:
         s.branch_at("line", 1, 3)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="give one of them"):
         s.branch_at("line", 1, "a", token_id=3)
+    for token_id in (-1, 10_000, 2**40):
+        with pytest.raises(ArgumentError, match=rf"token_id must lie in \[0, \d+\).* not {token_id}$"):
+            s.branch_at("line", 1, token_id=token_id)
     for name in ("choice", "given"):
         with pytest.raises(ProgramError, match="not generated"):
             s.branch_at(name, 0)
