@@ -31,8 +31,6 @@ def with_speculation(backend: Backend, num_tokens: int | None) -> Backend:
     inner = backend.inner if isinstance(backend, SpeculativeBackend) else backend
     if num_tokens is None or not inner.capabilities.speculation:
         return inner
-    if isinstance(num_tokens, bool) or not isinstance(num_tokens, int) or num_tokens < 1:
-        raise ArgumentError(f"num_api_spec_tokens must be a whole number of at least 1, not {num_tokens!r}")
     return SpeculativeBackend(inner, num_tokens)
 
 

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import Protocol
 
 from lmnb.errors import ArgumentError, TemplateError
+from lmnb.runtime.argument_checks import check_text, shown
 
 
 class ChatTemplate(Protocol):
@@ -110,12 +111,19 @@ _MODEL_PATHS: list[tuple[str, str]] = [
 
 
 def register_chat_template(template: ChatTemplate) -> None:
-    """Make `template` known by its name; it replaces one of the same name."""
+    """Make `template` known by its name; it replaces one of the same name. ArgumentError for anything else."""
+    usable = all(callable(getattr(template, part, None)) for part in ("begin", "end"))
+    if isinstance(template, type) or not usable or not isinstance(getattr(template, "name", None), str):
+        raise ArgumentError(
+            "a chat template has a name, stop, begin(history, role) and end(history, role), as "
+            f"lmnb.backends.templates.RoleTemplate(...) has; {shown(template)} has not"
+        )
     _named()[template.name] = template
 
 
 def get_chat_template(name: str) -> ChatTemplate:
     """The template registered as `name`. ArgumentError, with what it might have been, if there is none."""
+    check_text("a chat template's name", name)
     known = _named()
     if name in known:
         return known[name]

@@ -39,6 +39,16 @@ def fork_size(size: Any) -> int:
     return count
 
 
+def at_least_one(name: str, value: Any) -> int | None:
+    """A count, or None."""
+    if value is None:
+        return None
+    count = whole_number(name, value)
+    if count < 1:
+        raise ArgumentError(f"{name} must be a whole number of at least 1, not {count}")
+    return count
+
+
 def place(name: str, value: Any) -> int:
     """A place that is counted from 0."""
     number = whole_number(name, value)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lmnb.errors import GrammarError
+from lmnb.errors import ArgumentError, GrammarError
+from lmnb.language import arguments
 from lmnb.language.shapes import ShapeArguments
+from lmnb.runtime.argument_checks import shown
 from lmnb.runtime.request import Constraint
 
 _SHOWN = 60
@@ -73,13 +75,14 @@ def check_constraint(
     """Try a constraint without any model: is it enforced, by what, and which of `samples` does it accept?
 
     `constraint` is a JSON schema (a dict, a type, or text that begins with `{`) or else a regex; the keywords, which
-    are `gen`'s, say it in so many words. A sample that is not text is written as compact JSON.
+    are `gen`'s, say it in so many words. A sample that is not text is written as compact JSON. ArgumentError for
+    `samples` that are no list.
     """
     if isinstance(constraint, str) and not constraint.lstrip().startswith("{"):
         regex = constraint
     elif constraint is not None:
         json_schema = constraint
-    texts = [sample if isinstance(sample, str) else _compact(sample) for sample in samples]
+    texts = [sample if isinstance(sample, str) else _compact(sample) for sample in _listed(samples)]
     try:
         shape = ShapeArguments(
             dtype=dtype,
@@ -119,5 +122,14 @@ def _report(constraint: Constraint, texts: list[str]) -> ConstraintReport:
     return ConstraintReport(constraint, matcher.engine, None, forced, tuple(reports))
 
 
+def _listed(samples: Any) -> tuple[Any, ...]:
+    if isinstance(samples, Mapping):
+        raise ArgumentError("samples must be a list of samples; put this one into one: samples=[{...}]")
+    return arguments.listed("samples", samples, "a list of samples")
+
+
 def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"a sample is text or plain JSON data, not {shown(value)}: {error}") from None

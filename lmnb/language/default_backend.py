@@ -7,6 +7,7 @@ from typing import Any
 from lmnb.backends.base import Backend
 from lmnb.errors import ArgumentError, NoBackendError
 from lmnb.language.run import current_run
+from lmnb.runtime.argument_checks import shown
 
 _default: Backend | None = None
 
@@ -15,7 +16,7 @@ def set_default_backend(backend: Backend | None) -> None:
     """Make `backend` the one that programs run on, in this process; None for none."""
     global _default
     if backend is not None:
-        _checked(backend)
+        checked_backend(backend)
     _default = backend
 
 
@@ -27,7 +28,7 @@ def get_default_backend() -> Backend | None:
 def resolve_backend(backend: Backend | None = None) -> Backend:
     """`backend`, else that of the run whose body is executing, else the default. NoBackendError if there is none."""
     if backend is not None:
-        return _checked(backend)
+        return checked_backend(backend)
     run = current_run()
     if run is not None:
         return run.backend
@@ -40,7 +41,7 @@ def resolve_backend(backend: Backend | None = None) -> Backend:
 
 def flush_cache(backend: Backend | None = None) -> bool:
     """Forget cached prompts. False if there is no backend, or if it is busy and did nothing."""
-    chosen = backend or _default
+    chosen = _default if backend is None else checked_backend(backend)
     return False if chosen is None else chosen.flush_cache()
 
 
@@ -49,7 +50,10 @@ def get_server_info(backend: Backend | None = None) -> dict[str, Any]:
     return resolve_backend(backend).get_server_info()
 
 
-def _checked(backend: Backend) -> Backend:
+def checked_backend(backend: Backend) -> Backend:
+    """`backend`, or ArgumentError if it is none."""
+    if isinstance(backend, type):
+        raise ArgumentError(f"{backend.__name__} is the class of a backend; make one of it: {backend.__name__}(...)")
     if not callable(getattr(backend, "new_context", None)):
-        raise ArgumentError(f"{backend!r} is not a backend; give a lmnb.Runtime")
+        raise ArgumentError(f"{shown(backend)} is not a backend; give a lmnb.Runtime")
     return backend

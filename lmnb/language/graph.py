@@ -175,7 +175,7 @@ class Graph:
         """Have the backend compute the constant beginning, so that later runs start from it; returns its text."""
         from lmnb.language.precache import commit
 
-        chosen = resolve_backend(backend or self.backend)
+        chosen = resolve_backend(self.backend if backend is None else backend)
         return commit(self.prefix(**known), chosen, Owner(run="cache", program=self.name), CancelToken())
 
     def _prefix(self, known: Mapping[str, Any]) -> Iterator[Expr]:

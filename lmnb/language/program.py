@@ -11,6 +11,7 @@ from typing import Any, overload
 from lmnb.backends.base import Backend, CancelToken, Owner
 from lmnb.backends.speculation import with_speculation
 from lmnb.errors import ProgramError
+from lmnb.language import arguments
 from lmnb.language.batch import Batch
 from lmnb.language.call import Call, Home, RunOptions, new_call_branch
 from lmnb.language.constant_prefix import constant_prefix
@@ -47,7 +48,7 @@ class Program:
         owner: object | None = None,
     ) -> None:
         self.func = func
-        self.num_api_spec_tokens = num_api_spec_tokens
+        self.num_api_spec_tokens = arguments.at_least_one("num_api_spec_tokens", num_api_spec_tokens)
         self.bind_arguments = dict(bind_arguments or {})
         self.defaults = defaults or Defaults()
         self._backend = backend
@@ -230,7 +231,7 @@ class Program:
         graph = getattr(self.func, "__lmnb_graph__", None)
         known = self.bind_arguments
         prefix = graph.prefix(**known) if graph is not None else constant_prefix(self.func, known, self._owner)
-        chosen = resolve_backend(backend or self.backend)
+        chosen = resolve_backend(self.backend if backend is None else backend)
         return commit(prefix, chosen, Owner(run="cache", program=self.name), CancelToken())
 
     def call_arguments(
@@ -248,7 +249,7 @@ class Program:
 
     def _chosen(self, backend: Backend | None) -> Backend:
         """The backend of a call, which speculates if this program wants that."""
-        return with_speculation(resolve_backend(backend or self.backend), self.num_api_spec_tokens)
+        return with_speculation(resolve_backend(self.backend if backend is None else backend), self.num_api_spec_tokens)
 
     def _prepare(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], caller: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lmnb.errors import ArgumentError
+from lmnb.runtime.argument_checks import check_text
 
 SUFFIX = "_reasoning_content"  # a generation `x` puts its reasoning into the variable `x_reasoning_content`
 
@@ -124,6 +125,7 @@ _formats: dict[str, ReasoningFormat] = {
 
 def register_reasoning_format(model_type: str, form: ReasoningFormat) -> None:
     """Make `separate_reasoning(expr, model_type)` know how a kind of model marks its reasoning."""
+    check_text("model_type", model_type)
     if not isinstance(form, ReasoningFormat):
         raise ArgumentError(f"a reasoning format is a ReasoningFormat(begin, end), not {form!r}")
     _formats[model_type.lower()] = form

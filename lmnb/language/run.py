@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.base import Backend, CancelToken
-from lmnb.errors import CancelledError
+from lmnb.errors import ArgumentError, CancelledError
 from lmnb.language.body import Body
 from lmnb.language.branch import Branch
 from lmnb.language.events import (
@@ -39,6 +39,7 @@ from lmnb.language.saved_run import SavedRun
 from lmnb.language.unfinished import unfinished
 from lmnb.language.variables import Failure
 from lmnb.language.waiting import Signal
+from lmnb.runtime.argument_checks import shown
 
 if TYPE_CHECKING:
     from lmnb.language.generated import Generated
@@ -127,7 +128,9 @@ class Run:
 
         It is always called on the background loop's thread, and must be quick and never wait. The past events have
         been delivered when this returns. Returns what ends the subscription. An error in a callback is logged.
+        ArgumentError for what cannot be called.
         """
+        _check_callback("subscribe", "event", callback)
         key = next(_keys)
 
         def start() -> None:
@@ -399,7 +402,8 @@ def current_branch() -> Branch | None:
 
 def on_run(callback: Callable[[Run], None]) -> Callable[[], None]:
     """Call `callback` with every new top-level run, in the thread that starts it and before it says anything more
-    than `RunStarted`. Returns what takes it back."""
+    than `RunStarted`. Returns what takes it back. ArgumentError for what cannot be called."""
+    _check_callback("on_run", "run", callback)
     key = next(_keys)
     _observers[key] = callback
 
@@ -407,6 +411,11 @@ def on_run(callback: Callable[[Run], None]) -> Callable[[], None]:
         _observers.pop(key, None)
 
     return end
+
+
+def _check_callback(caller: str, what: str, callback: object) -> None:
+    if not callable(callback):
+        raise ArgumentError(f"{caller} takes a function that is called with each {what}, not {shown(callback)}")
 
 
 def _tell(observer: Callable[[Run], None], run: Run) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lmnb.backends.base import Backend
 from lmnb.errors import ProgramError
 from lmnb.language.coroutines import run_to_end
+from lmnb.language.default_backend import checked_backend
 from lmnb.language.defaults import Defaults
 from lmnb.language.fstrings import with_placeholders
 from lmnb.language.graph import REQUIRED, Call, Graph, Op
@@ -54,9 +55,8 @@ def trace(program: Program, known: Mapping[str, Any], backend: Backend | None) -
     tracer = Tracer()
     state = tracer.new_state(program.defaults.n)
     result = tracer.execute(program, state, args, kwargs)
-    return Graph(
-        program.name, parameters, tuple(tracer.ops), result, _differences(program.defaults), backend or program.backend
-    )
+    chosen = program.backend if backend is None else checked_backend(backend)
+    return Graph(program.name, parameters, tuple(tracer.ops), result, _differences(program.defaults), chosen)
 
 
 class Tracer:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import lmnb as sgl
+from lmnb.backends.templates import RoleTemplate
 from lmnb.backends.testing import ScriptedBackend, ScriptedCall
 from lmnb.errors import ArgumentError
 from lmnb.language.events import from_json, to_json
@@ -75,6 +76,31 @@ WRONG: dict[str, Callable[[], Any]] = {
     "run_batch(n)": lambda: program.run_batch([{}], n="2"),
     "map(None)": lambda: program.map(None),
     "map(resume)": lambda: program.map([{}], resume=3),
+    **{
+        f"{name}({backend!r})": lambda call=call, backend=backend: call(backend)
+        for name, call in {
+            "run(backend=)": lambda backend: program.run(backend=backend),
+            "run_batch(backend=)": lambda backend: program.run_batch([{}], backend=backend),
+            "map(backend=)": lambda backend: program.map([{}], backend=backend),
+            "compile(backend=)": lambda backend: program.compile(backend=backend),
+            "cache": lambda backend: program.cache(backend),
+            "Graph.cache": lambda backend: program.compile().cache(backend),
+            "set_default_backend": sgl.set_default_backend,
+            "flush_cache": sgl.flush_cache,
+            "get_server_info": sgl.get_server_info,
+        }.items()
+        for backend in (ScriptedBackend, 5, 0, "")
+    },
+    **{
+        f"num_api_spec_tokens={value!r}": lambda value=value: sgl.function(program.func, num_api_spec_tokens=value)
+        for value in (-1, 0, "x", 1.5, True)
+    },
+    "register_chat_template(5)": lambda: sgl.register_chat_template(5),  # type: ignore[arg-type]
+    "register_chat_template(class)": lambda: sgl.register_chat_template(RoleTemplate),  # type: ignore[arg-type]
+    "get_chat_template(5)": lambda: sgl.get_chat_template(5),  # type: ignore[arg-type]
+    "register_reasoning_format(5)": lambda: sgl.register_reasoning_format(5, "x"),  # type: ignore[arg-type]
+    "on_run(5)": lambda: sgl.on_run(5),  # type: ignore[arg-type]
+    "subscribe(5)": lambda: program.run().run.subscribe(5),  # type: ignore[arg-type]
     "fork('2')": lambda: program.run().fork("2"),  # type: ignore[arg-type]
     "fork(1.5)": lambda: program.run().fork(1.5),  # type: ignore[arg-type]
     "fork(offsets)": lambda: program.run().fork(1, 3),  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lmnb.errors import GrammarError
+from lmnb.errors import ArgumentError, GrammarError
 from lmnb.language.check import check_constraint
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.json_patterns import FORMATS, pattern_to_rust
@@ -166,6 +166,12 @@ def test_reports_read_well() -> None:
         "rejected  '{\"name\":1}': at position 8, '1'",
     ]
     assert str(check_constraint("(")).startswith("refused: ")
+
+
+@pytest.mark.parametrize("samples", [5, "abc", b"abc", None, {"a": 1}, [{1, 2}]], ids=str)
+def test_samples_are_a_list_of_texts_or_json(samples: Any) -> None:
+    with pytest.raises(ArgumentError, match="sample"):
+        check_constraint({"type": "integer"}, samples=samples)
 
 
 @pytest.mark.parametrize(
