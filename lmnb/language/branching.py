@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from lmnb.backends.base import ResumableContext
+from lmnb.backends.well_formed import well_formed
 from lmnb.errors import ArgumentError, ProgramError
 from lmnb.language.branch import linked_token
 from lmnb.language.generated import Begun, Generated
 from lmnb.language.loop import background
 from lmnb.language.steps import ForkStep, RoleStep, Step
 from lmnb.language.stream import Stream
-from lmnb.language.well_formed import well_formed
 from lmnb.runtime.argument_checks import shown, whole_number
 from lmnb.runtime.request import TokenLogprob
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
-from lmnb.language.well_formed import well_formed_json
+from lmnb.backends.well_formed import well_formed_json
 
 Status = Literal["running", "done", "failed", "cancelled"]
 LONGEST_PREVIEW = 24_000  # characters

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from lmnb.backends.well_formed import well_formed
 from lmnb.errors import ProgramError
 from lmnb.language.reasoning import ReasoningFormat
-from lmnb.language.well_formed import well_formed
 from lmnb.runtime.argument_checks import shown
 from lmnb.runtime.request import Constraint
 

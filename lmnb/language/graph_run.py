@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from lmnb.backends.well_formed import well_formed
 from lmnb.errors import ProgramError
 from lmnb.language.call import Home, new_call_branch
 from lmnb.language.defaults import Defaults
@@ -23,7 +24,6 @@ from lmnb.language.state import ProgramState
 from lmnb.language.steps import ScopeStep, Step
 from lmnb.language.stream import Stream
 from lmnb.language.variables import Variable
-from lmnb.language.well_formed import well_formed
 
 
 def graph_program(graph: Graph) -> Program:

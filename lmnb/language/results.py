@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from lmnb.backends.well_formed import well_formed
 from lmnb.errors import ArgumentError
 from lmnb.language import arguments
 from lmnb.language.row_usage import Usage
-from lmnb.language.well_formed import well_formed
 
 if TYPE_CHECKING:
     from lmnb.language.state import ProgramState

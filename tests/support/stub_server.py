@@ -35,6 +35,8 @@ class Answer:
     events: tuple[Any, ...] | None = None
     named: bool = False  # events carry their type, as Anthropic's do
     broken: bool = False  # the stream ends without its `[DONE]`
+    raw: bytes | None = None  # sent as it is, as `kind`, in the place of all others
+    kind: str = "text/html"
 
 
 @dataclass
@@ -78,6 +80,8 @@ def stub_server(rule: Callable[[Asked], Answer], tls: ssl.SSLContext | None = No
                     name = f"event: {event['type']}\n" if answer.named else ""
                     lines.append(f"{name}data: {json.dumps(event)}\n\n")
                 data = "".join(lines).encode() + (b"" if answer.broken or answer.named else b"data: [DONE]\n\n")
+            if answer.raw is not None:
+                data, kind = answer.raw, answer.kind
             self.send_response(answer.status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data)))

@@ -7,6 +7,7 @@ from typing import Any
 
 from lmnb.backends.capabilities import Capabilities
 from lmnb.backends.content_parts import anthropic_image
+from lmnb.backends.remote.address import checked_url
 from lmnb.backends.remote.api_backend import ApiBackend, status_message
 from lmnb.backends.remote.api_reply import ApiReply
 from lmnb.backends.remote.chat_prompt import ChatPrompt
@@ -48,6 +49,8 @@ class Anthropic(ApiBackend):
         refuse_key(client_options, variable)
         key = key_from_environment(variable, "lmnb.Anthropic")
         where = base_url or os.environ.get("ANTHROPIC_BASE_URL")
+        if where:
+            checked_url(where, "lmnb.Anthropic")
         super().__init__(
             model_name,
             is_chat_model=True,
@@ -99,8 +102,7 @@ class Anthropic(ApiBackend):
             reply.meta["constraint"] = "json_schema by output_config"
         stream = await self._clients.get().messages.create(model=self.name, messages=messages, stream=True, **arguments)
         async with stream:
-            async for event in stream:
-                _read(event, reply)
+            await self.read(stream, lambda event: _read(event, reply))
 
 
 def _arguments(params: SamplingParams) -> dict[str, Any]:

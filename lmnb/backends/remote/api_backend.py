@@ -21,14 +21,14 @@ from lmnb.backends.remote.structured import ask_for_choice, ask_for_value
 from lmnb.backends.remote.text_prompt import TextPrompt
 from lmnb.backends.remote.token_texts import TokenTexts
 from lmnb.backends.remote.token_usage import TokenUsage
+from lmnb.backends.remote.unreadable import Teller
 from lmnb.backends.templates import ChatTemplate, get_chat_template, get_chat_template_by_model_path
-from lmnb.errors import ArgumentError, CancelledError, LmnbError, RemoteError
+from lmnb.errors import ArgumentError, CancelledError, LmnbError
 from lmnb.runtime.request import SamplingParams
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-_LONGEST_MESSAGE = 2000
 B = TypeVar("B", bound="ApiBackend")
 
 
@@ -59,7 +59,7 @@ class ApiBackend(ABC):
         self.token_texts = TokenTexts()
         self.token_usage = TokenUsage()
         self.url = url
-        self._key = key
+        self.tell = Teller(f"{self.who} ({model_name})", key)
 
     def __enter__(self: B) -> B:
         return self
@@ -145,7 +145,26 @@ class ApiBackend(ABC):
         message = self.told(error)
         if message is None or isinstance(error, LmnbError):
             return error
-        return RemoteError(f"{self.who} ({self.name}) says: {self._key.hide(message)[:_LONGEST_MESSAGE]}")
+        return self.tell.says(message)
+
+    async def ask(self, prompt: ChatPrompt | TextPrompt, params: SamplingParams, reply: ApiReply) -> None:
+        """One streamed call, to its end. RemoteError for an answer that breaks off, is a refusal, or is none."""
+        await self.call(prompt, params, reply)
+        reply.end(self.tell)
+
+    async def read(self, stream: Any, take: Callable[[Any], None]) -> None:
+        """Hand the chunks of an SDK's stream to `take`. RemoteError for what is none, though its status is 200."""
+        response = getattr(stream, "response", None)
+        if isinstance(kind := getattr(response, "headers", {}).get("content-type", ""), str):
+            kind = kind.partition(";")[0].strip().lower()
+        if response is not None and kind != "text/event-stream":
+            body = await response.aread()
+            if not body.lstrip().startswith((b"data:", b"event:", b"id:", b":")):  # by whatever name, that is a stream
+                raise self.tell.not_a_stream(body, kind)
+        chunk: Any = None
+        with self.tell.reading(lambda: chunk):
+            async for chunk in stream:
+                take(chunk)
 
 
 class ApiContext:
@@ -223,8 +242,9 @@ class ApiContext:
         try:
             if value is not None:
                 await self._backend.call_for_value(self._prompt, params, value, reply)
+                reply.end(self._backend.tell)
             else:
-                await self._backend.call(self._prompt, params, reply)
+                await self._backend.ask(self._prompt, params, reply)
         except Exception as error:
             raise_from(self._backend.as_remote(error), error)
         return True

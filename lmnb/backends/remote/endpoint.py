@@ -58,7 +58,7 @@ class RuntimeEndpoint:
         self.base_url = base_url
         self.wire = Wire(base_url, Secret(api_key), verify, timeout, retries)
         info = self.wire.get("/get_model_info")
-        if not isinstance(info, dict) or not info.get("model_path"):
+        if not isinstance(info, dict) or not info.get("model_path"):  # the address is another server's
             raise RemoteError(f"the server at {self.wire.shown} is no SGLang server: /get_model_info names no model")
         self.name = str(info["model_path"])
         # Newer servers tell whether their model sees; what an older one says to an image is passed on.

@@ -13,7 +13,7 @@ from lmnb.backends.base import CancelToken, ChoiceScore, Delta, Generation, Owne
 from lmnb.backends.images import Picture
 from lmnb.backends.remote.cancellation import until_cancelled
 from lmnb.backends.remote.endpoint_bodies import commit_body, generate_body, scoring_body
-from lmnb.backends.remote.endpoint_reply import Reply
+from lmnb.backends.remote.endpoint_reply import Reply, count_of
 from lmnb.backends.remote.endpoint_scoring import RemoteToken, ScoredChoice, attribute
 from lmnb.backends.remote.text_prompt import TextPrompt
 from lmnb.errors import ArgumentError, CancelledError
@@ -106,10 +106,12 @@ class EndpointContext:
         return scores
 
     async def _ask(self, body: Any) -> Any:
+        """The answer: a result, or one for each of a batch. RemoteError if it is neither."""
         answer = await self._backend.wire.ask("/generate", body)
-        for one in answer if isinstance(answer, list) else [answer]:
-            meta = one["meta_info"]
-            self._backend.token_usage.add(meta.get("prompt_tokens", 0), meta.get("completion_tokens", 0))
+        with self._backend.wire.tell.reading(lambda: answer):
+            for one in answer if isinstance(answer, list) else [answer]:
+                meta = one["meta_info"]
+                self._backend.token_usage.add(count_of(meta, "prompt_tokens"), count_of(meta, "completion_tokens"))
         return answer
 
     async def _stream(self, body: Any, reply: Reply) -> bool:
@@ -129,18 +131,20 @@ class EndpointContext:
 
     async def _score(self, choices: Sequence[str], unconditional: bool) -> Scores:
         started = time.monotonic()
-        text, images = self.text, self._prompt.images
+        text, images, tell = self.text, self._prompt.images, self._backend.wire.tell
         num_prompt, asked = 0, []
         if text:
             head = await self._ask(commit_body(text, images))
-            num_prompt = int(head["meta_info"]["prompt_tokens"])
+            with tell.reading(lambda: head):
+                num_prompt = int(head["meta_info"]["prompt_tokens"])
             asked.append(head)
         scored: list[ScoredChoice] | None = None
         for overlap in (_OVERLAP, _WIDER_OVERLAP, num_prompt):
             start = max(num_prompt - overlap, 0)
             answers = await self._ask(scoring_body({"text": [text + choice for choice in choices]}, start, images))
-            asked += answers
-            scored = attribute([_tokens(answer) for answer in answers], choices, num_prompt - start)
+            with tell.reading(lambda: answers):  # noqa: B023  # called at once, if at all
+                asked += answers
+                scored = attribute([_tokens(answer) for answer in answers], choices, num_prompt - start)
             if scored is not None:
                 break
         if scored is None:
@@ -149,17 +153,22 @@ class EndpointContext:
         texts = self._backend.token_texts
         if unconditional:
             answers = await self._ask(scoring_body({"input_ids": [one.token_ids for one in scored]}, 0))
-            values = [[token.logprob for token in _tokens(answer)] for answer in answers]
-            alone = [one.logprobs(row, texts) for one, row in zip(scored, values, strict=True)]
+            with tell.reading(lambda: answers):
+                values = [[token.logprob for token in _tokens(answer)] for answer in answers]
+                alone = [one.logprobs(row, texts) for one, row in zip(scored, values, strict=True)]
         for one in scored:
             for token in one.tokens:
                 texts.learn(token.token_id, token.text)
         found = [one.logprobs([token.logprob for token in one.tokens], texts) for one in scored]
-        metas = [answer["meta_info"] for answer in asked]
+        with tell.reading(lambda: asked):
+            num_asked, num_cached = (
+                sum(count_of(answer["meta_info"], name) for answer in asked)
+                for name in ("prompt_tokens", "cached_tokens")
+            )
         return Scores(
             tuple(ChoiceScore(*each) for each in zip(choices, found, alone, strict=True)),
-            prompt_tokens=sum(meta.get("prompt_tokens", 0) for meta in metas),
-            cached_tokens=sum(meta.get("cached_tokens", 0) for meta in metas),
+            prompt_tokens=num_asked,
+            cached_tokens=num_cached,
             seconds=time.monotonic() - started,
         )
 

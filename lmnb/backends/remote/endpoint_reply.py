@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.base import Delta, Generation
 from lmnb.backends.remote.endpoint_scoring import RemoteToken
 from lmnb.backends.remote.streamed_text import StreamedText
+from lmnb.backends.well_formed import well_formed
 from lmnb.runtime.request import FinishReason, SamplingParams, TokenLogprob
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ class Reply:
         self._shown = StreamedText(params.stop, hold_all=bool(params.stop_regex))
         self._text = ""
         self._meta: dict[str, Any] = {}
-        self._num_tokens = 0
+        self._num_tokens = self._prompt_tokens = self._cached_tokens = 0
         self._logprobs: list[TokenLogprob] = []
+        self._input_logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def text(self) -> str:
@@ -37,20 +39,31 @@ class Reply:
 
     def take(self, event: dict[str, Any]) -> None:
         """One cumulative result. RemoteError if the server gave up."""
-        self._text = event["text"]
-        self._meta = event["meta_info"]
-        reason = self._meta.get("finish_reason")
-        if reason and reason["type"] == "abort":
-            raise self._backend.wire.error(reason.get("message") or "the request was aborted")
-        if self._first_seconds is None and self._meta.get("completion_tokens"):
+        tell = self._backend.wire.tell
+        with tell.reading(lambda: event):
+            self._text = well_formed(event["text"])
+            self._meta = event["meta_info"]
+            reason: dict[str, Any] = self._meta.get("finish_reason") or {}
+            aborted = bool(reason) and reason["type"] == "abort"
+            count = count_of(self._meta, "completion_tokens")
+        if aborted:
+            raise tell.says(reason.get("message") or "the request was aborted")
+        if self._first_seconds is None and count:
             self._first_seconds = time.monotonic() - self._started
-        self._show(last=bool(reason))
+        with tell.reading(lambda: event):
+            delta = self._new(count, last=bool(reason))
+        if delta is not None:
+            self._on_delta(delta)
 
     def finish(self) -> None:
         """The stream has ended."""
         if not self._meta.get("finish_reason"):
-            raise self._backend.wire.error("the stream ended before the generation did")
-        self._backend.token_usage.add(self._meta.get("prompt_tokens", 0), self._meta.get("completion_tokens", 0))
+            raise self._backend.wire.tell.sent("a stream that ended before the generation did")
+        meta = self._meta
+        with self._backend.wire.tell.reading(lambda: meta):
+            self._input_logprobs = self._read(meta, "input")
+            self._prompt_tokens, self._cached_tokens = count_of(meta, "prompt_tokens"), count_of(meta, "cached_tokens")
+        self._backend.token_usage.add(self._prompt_tokens, self._num_tokens)
 
     def generation(self, *, cancelled: bool) -> Generation:
         """What it came to."""
@@ -61,26 +74,26 @@ class Reply:
             text=self.text,
             finish_reason=kind,
             matched=None if cancelled else reason.get("matched"),
-            prompt_tokens=meta.get("prompt_tokens", 0),
-            cached_tokens=meta.get("cached_tokens", 0),
-            completion_tokens=meta.get("completion_tokens", 0),
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            completion_tokens=self._num_tokens,
             first_token_seconds=self._first_seconds,
             total_seconds=time.monotonic() - self._started,
             logprobs=tuple(self._logprobs),
-            input_logprobs=self._read(meta, "input"),
+            input_logprobs=self._input_logprobs,
             meta={"id": meta["id"]} if "id" in meta else {},
         )
 
-    def _show(self, *, last: bool) -> None:
+    def _new(self, count: int, *, last: bool) -> Delta | None:
+        """What the last event adds, if anything."""
         new = self._shown.take(self._text, last=last)
         if not new and not last:
-            return
-        count = self._meta.get("completion_tokens", 0)
+            return None
         logprobs = self._read(self._meta, "output")[len(self._logprobs) :]
-        if new or logprobs or count > self._num_tokens:
-            self._on_delta(Delta(new, count - self._num_tokens, logprobs))
+        more = count - self._num_tokens
         self._num_tokens = count
         self._logprobs += logprobs
+        return Delta(new, more, logprobs) if new or logprobs or more > 0 else None
 
     def _read(self, meta: dict[str, Any], which: str) -> tuple[TokenLogprob, ...]:
         entries = meta.get(f"{which}_token_logprobs") or []
@@ -94,3 +107,11 @@ class Reply:
             likeliest = tuple((one.token_id, one.logprob) for one in others if one.logprob is not None)
             result.append(TokenLogprob(token.token_id, token.logprob, likeliest))
         return tuple(result)
+
+
+def count_of(meta: Mapping[str, Any], name: str) -> int:
+    """A number of tokens in what a server tells; 0 if it does not tell this one. TypeError if it is none."""
+    value = meta.get(name) or 0
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}")
+    return value

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmnb.backends.remote.token_texts import TokenTexts
+from lmnb.backends.well_formed import well_formed
 from lmnb.runtime.request import TokenLogprob
 
 
@@ -25,8 +26,12 @@ class RemoteToken:
 
     @classmethod
     def read(cls, entry: Sequence[Any]) -> RemoteToken:
-        """From the wire's `[log-probability, id, text]`."""
-        return cls(entry[0], int(entry[1]), entry[2] if len(entry) > 2 and entry[2] is not None else "")
+        """From the wire's `[log-probability, id, text]`. TypeError, ValueError or LookupError if it is not that."""
+        logprob = entry[0]
+        if logprob is not None and (isinstance(logprob, bool) or not isinstance(logprob, (int, float))):
+            raise TypeError(f"a log-probability is {logprob!r}")
+        text = entry[2] if len(entry) > 2 and entry[2] is not None else ""
+        return cls(logprob, int(entry[1]), well_formed(text))
 
 
 @dataclass(frozen=True, slots=True)

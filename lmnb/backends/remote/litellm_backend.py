@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lmnb.backends.capabilities import Capabilities
+from lmnb.backends.remote.address import checked_url
 from lmnb.backends.remote.api_backend import ApiBackend
 from lmnb.backends.remote.api_reply import ApiReply
 from lmnb.backends.remote.chat_prompt import ChatPrompt
@@ -54,7 +55,7 @@ class LiteLLM(ApiBackend):
                 sampling=STANDARD,
             ),
             key=Secret(None),
-            url=shown_url(base_url) if base_url else "the vendor's address",
+            url=shown_url(checked_url(base_url, "lmnb.LiteLLM")) if base_url else "the vendor's address",
         )
         self._options = {**call_options, "timeout": timeout, "num_retries": max_retries}
         if base_url is not None:
@@ -87,9 +88,16 @@ class LiteLLM(ApiBackend):
             **self._options,
         )
         try:
-            async for chunk in stream:
-                read_chat_chunk(chunk, reply, self.token_texts)
+            await self.read(stream, lambda chunk: read_chat_chunk(chunk, reply, self.token_texts))
+            if not _has_ended(stream):
+                reply.finish_reason = None
         finally:
             close = getattr(stream, "aclose", None)
             if close is not None:
                 await close()
+
+
+def _has_ended(stream: Any) -> bool:
+    """Whether the vendor said that the answer ended. litellm says so by itself when a stream breaks off."""
+    told = [getattr(stream, name, "") for name in ("received_finish_reason", "intermittent_finish_reason")]
+    return any(reason is not None for reason in told)

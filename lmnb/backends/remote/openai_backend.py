@@ -10,6 +10,7 @@ from typing import Any
 from lmnb.backends.base import Scores
 from lmnb.backends.capabilities import Capabilities
 from lmnb.backends.plain_values import PlainValue
+from lmnb.backends.remote.address import checked_url
 from lmnb.backends.remote.api_backend import ApiBackend, status_message
 from lmnb.backends.remote.api_reply import ApiReply
 from lmnb.backends.remote.chat_prompt import ChatPrompt
@@ -73,6 +74,8 @@ class OpenAI(ApiBackend):
         keyless = base_url is not None and api_key_env is None and not is_azure
         key = Secret(None) if keyless else key_from_environment(variable, "lmnb.OpenAI")
         where = base_url or os.environ.get("OPENAI_BASE_URL") or client_options.get("azure_endpoint")
+        if where:
+            checked_url(where, "lmnb.OpenAI")
         chat = model_name not in _COMPLETION_MODELS if is_chat_model is None else is_chat_model
         super().__init__(
             model_name,
@@ -147,8 +150,7 @@ class OpenAI(ApiBackend):
             model=self.name, messages=messages, stream=True, stream_options={"include_usage": True}, **arguments
         )
         async with stream:
-            async for chunk in stream:
-                read_chat_chunk(chunk, reply, self.token_texts)
+            await self.read(stream, lambda chunk: read_chat_chunk(chunk, reply, self.token_texts))
 
     async def _complete(self, prompt: TextPrompt, params: SamplingParams, reply: ApiReply) -> None:
         stream = await self._clients.get().completions.create(
@@ -159,8 +161,7 @@ class OpenAI(ApiBackend):
             **completion_arguments(params, self._server),
         )
         async with stream:
-            async for chunk in stream:
-                read_completion_chunk(chunk, reply, self.token_texts)
+            await self.read(stream, lambda chunk: read_completion_chunk(chunk, reply, self.token_texts))
 
     def _tokenizer(self) -> Encoding:
         if self._encoding is None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lmnb.backends.remote.api_reply import ApiReply
 from lmnb.backends.remote.token_texts import TokenTexts
+from lmnb.backends.remote.unreadable import told_error
+from lmnb.backends.well_formed import well_formed
 from lmnb.errors import GrammarError, RemoteError
 from lmnb.runtime.request import SamplingParams, TokenLogprob
+
+if TYPE_CHECKING:
+    from lmnb.backends.remote.api_backend import ApiBackend
 
 Dialect = Literal["openai", "vllm", "sglang"]
 DIALECTS = ("openai", "vllm", "sglang")
@@ -81,7 +86,10 @@ def read_chat_chunk(chunk: Any, reply: ApiReply, texts: TokenTexts) -> None:
     for choice in chunk.choices or ():
         told = getattr(choice, "logprobs", None)
         entries = [_token(item, texts) for item in (told.content or ())] if told is not None else []
-        reply.add((choice.delta.content if choice.delta is not None else None) or "", entries)
+        delta = choice.delta
+        if delta is not None:
+            reply.refusal += getattr(delta, "refusal", None) or ""
+        reply.add((delta.content if delta is not None else None) or "", entries)
         _read_finish(choice, reply)
 
 
@@ -98,6 +106,32 @@ def read_completion_chunk(chunk: Any, reply: ApiReply, texts: TokenTexts) -> Non
                 entries.append(TokenLogprob(texts.number(token), value, others))
         reply.add(choice.text or "", entries)
         _read_finish(choice, reply)
+
+
+async def complete_once(client: Any, backend: ApiBackend, **arguments: Any) -> Any:
+    """The answer of a completion that is not streamed, counted. RemoteError if it has no choices, or no usage."""
+    tell = backend.tell
+    try:
+        answer = await client.completions.create(model=backend.name, **arguments)
+    except json.JSONDecodeError as failed:
+        raise tell.sent("no completion", failed.doc) from None
+    if not hasattr(answer, "choices"):  # what the SDK makes of a page, or of JSON that is no object
+        raise tell.sent("no completion", "null" if answer is None else answer)
+    told = told_error(as_json(answer))
+    if told is not None:
+        raise tell.says(told)
+    with tell.reading(lambda: as_json(answer)):
+        if not answer.choices:
+            raise LookupError("it has no choices")
+        for choice in answer.choices:
+            choice.text = well_formed(choice.text)
+        backend.token_usage.add(answer.usage.prompt_tokens, answer.usage.completion_tokens)
+    return answer
+
+
+def as_json(answer: Any) -> Any:
+    """An answer of the SDK's as the JSON that it was."""
+    return answer.to_dict(warnings=False)
 
 
 def _beyond(params: SamplingParams) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lmnb.backends.base import ChoiceScore, Scores
 from lmnb.backends.remote.endpoint_scoring import RemoteToken, attribute
+from lmnb.backends.remote.openai_calls import as_json, complete_once
 from lmnb.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -51,11 +52,8 @@ async def choose(client: Any, backend: ApiBackend, encoding: Encoding, prompt: s
             said.append(nexts[0])
         else:
             bias = {} if ended else {"logit_bias": {str(token): BIAS for token in nexts}}
-            answer = await client.completions.create(
-                model=backend.name, prompt=prompt_ids + said, max_tokens=1, temperature=0, **bias
-            )
+            answer = await complete_once(client, backend, prompt=prompt_ids + said, max_tokens=1, temperature=0, **bias)
             tokens += answer.usage.prompt_tokens
-            backend.token_usage.add(answer.usage.prompt_tokens, answer.usage.completion_tokens)
             text = answer.choices[0].text
             chosen = [token for token in nexts if encoding.decode([token]) == text]
             if not chosen and not ended:
@@ -80,9 +78,10 @@ async def score_by_echo(
     started = time.monotonic()
     texts = backend.token_texts
     answer = await _echo(client, backend, [prompt + choice for choice in choices])
-    rows = [_row(choice.logprobs, backend) for choice in answer.choices]
-    num_prompt = sum(offset < len(prompt) for offset in answer.choices[0].logprobs.text_offset)
-    scored = attribute(rows, choices, num_prompt)
+    with backend.tell.reading(lambda: as_json(answer)):
+        rows = [_row(choice.logprobs, backend) for choice in answer.choices]
+        num_prompt = sum(offset < len(prompt) for offset in answer.choices[0].logprobs.text_offset)
+        scored = attribute(rows, choices, num_prompt)
     if scored is None:
         raise ArgumentError("the server tokenizes the prompt differently for each choice; end it at a word")
     found = [one.logprobs([token.logprob for token in one.tokens], texts) for one in scored]
@@ -103,10 +102,7 @@ async def score_by_echo(
 
 
 async def _echo(client: Any, backend: ApiBackend, prompts: list[str]) -> Any:
-    answer = await client.completions.create(
-        model=backend.name, prompt=prompts, max_tokens=0, temperature=0, echo=True, logprobs=0
-    )
-    backend.token_usage.add(answer.usage.prompt_tokens, answer.usage.completion_tokens)
+    answer = await complete_once(client, backend, prompt=prompts, max_tokens=0, temperature=0, echo=True, logprobs=0)
     if len(answer.choices) != len(prompts) or any(choice.logprobs is None for choice in answer.choices):
         raise ArgumentError(f"the server of {backend.name} does not score an echoed prompt, so it has no select")
     return answer

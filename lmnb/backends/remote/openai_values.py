@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.plain_values import PlainValue
 from lmnb.backends.remote.api_reply import ApiReply
-from lmnb.backends.remote.openai_calls import sampling_arguments
+from lmnb.backends.remote.openai_calls import complete_once, sampling_arguments
 from lmnb.backends.remote.openai_select import BIAS, Encoding, choose
 from lmnb.errors import ArgumentError, RemoteError
 from lmnb.runtime.request import SamplingParams
@@ -103,10 +103,7 @@ class _Calls:
         arguments = sampling_arguments(replace(self.params, stop=tuple(stop or ())), "openai")
         if bias:
             arguments["logit_bias"] = {str(token): BIAS for token in sorted(bias)}
-        answer = await self.client.completions.create(
-            model=self.backend.name, prompt=prompt, max_tokens=limit, **arguments
-        )
-        self.backend.token_usage.add(answer.usage.prompt_tokens, answer.usage.completion_tokens)
+        answer = await complete_once(self.client, self.backend, prompt=prompt, max_tokens=limit, **arguments)
         self.reply.prompt_tokens += answer.usage.prompt_tokens
         self.reply.completion_tokens = (self.reply.completion_tokens or 0) + answer.usage.completion_tokens
         return answer.choices[0].text, answer.choices[0].finish_reason == "stop"

@@ -40,7 +40,7 @@ async def ask_for_value(
         stop=(),
     )
     answer = ApiReply(lambda _: None)
-    await backend.call(whole, asked, answer)
+    await backend.ask(whole, asked, answer)
     if answer.finish_reason == "length":
         raise RemoteError(f"the answer of {backend.who} was cut before its value was complete; raise max_tokens")
     text = value.text(answer.text)
@@ -60,7 +60,7 @@ async def ask_for_choice(backend: ApiBackend, prompt: ChatPrompt, choices: Seque
     reply = ApiReply(lambda _: None)
     params = SamplingParams(temperature=backend.choosing_temperature, max_new_tokens=max(map(len, choices)))
     if backend.capabilities.regex and backend.capabilities.continues_turn:  # no JSON is needed
-        await backend.call(prompt, replace(params, constraint=Constraint.of_choices(choices)), reply)
+        await backend.ask(prompt, replace(params, constraint=Constraint.of_choices(choices)), reply)
         if reply.text not in choices:
             raise RemoteError(f"{backend.who} was asked for one of the choices and answered {reply.text[:80]!r}")
     else:

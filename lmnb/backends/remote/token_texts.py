@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from lmnb.backends.well_formed import well_formed
+
 
 class TokenTexts:
     """Texts by token id. Some APIs tell a token's text and no id: such tokens get numbers below zero, which are
@@ -16,10 +18,11 @@ class TokenTexts:
 
     def learn(self, token_id: int, text: str) -> None:
         """A server told a token's text."""
-        self._texts[token_id] = text
+        self._texts[token_id] = well_formed(text)
 
     def number(self, text: str) -> int:
         """The number of a token that has only a text."""
+        text = well_formed(text)
         with self._lock:
             number = self._own.setdefault(text, -1 - len(self._own))
         self._texts[number] = text

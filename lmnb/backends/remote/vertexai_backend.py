@@ -8,6 +8,7 @@ from typing import Any
 
 from lmnb.backends.capabilities import Capabilities
 from lmnb.backends.images import ImageData
+from lmnb.backends.remote.address import checked_url
 from lmnb.backends.remote.api_backend import ApiBackend
 from lmnb.backends.remote.api_reply import ApiReply
 from lmnb.backends.remote.chat_prompt import ChatPrompt
@@ -50,6 +51,8 @@ class VertexAI(ApiBackend):
         refuse_key(client_options, "GOOGLE_APPLICATION_CREDENTIALS, which names a file")
         project = client_options.pop("project", None) or _from_environment(_PROJECT, "project")
         location = client_options.pop("location", None) or _from_environment(_LOCATION, "location")
+        if base_url:
+            checked_url(base_url, "lmnb.VertexAI")
         super().__init__(
             model_name,
             is_chat_model=True,
@@ -102,8 +105,7 @@ class VertexAI(ApiBackend):
             contents=[self._content(message["role"], message["content"]) for message in messages],
             config=_config(params, system, self._safety),
         )
-        async for chunk in stream:
-            self._read(chunk, reply)
+        await self.read(stream, lambda chunk: self._read(chunk, reply))
 
     def _content(self, role: str, content: str | list[dict[str, Any]]) -> Any:
         types = self._genai.types

@@ -14,17 +14,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from lmnb.backends.remote.address import checked_url
 from lmnb.backends.remote.loop_clients import LoopClients
 from lmnb.backends.remote.packages import require
 from lmnb.backends.remote.secrets import Secret, shown_url
-from lmnb.errors import RemoteError
+from lmnb.backends.remote.unreadable import Teller, error_message, told_error
+from lmnb.errors import ArgumentError, RemoteError
 
 if TYPE_CHECKING:
     import httpx
 
 _RETRIED = (429, 502, 503, 504)  # busy, or not there yet: nothing has been generated
 _FIRST_PAUSE_SECONDS = 0.25
-_LONGEST_MESSAGE = 2000
+_KEPT = 20_000  # characters of what is no event: enough for an error object
+_OF_A_STREAM = (":", "event:", "id:", "retry:")  # lines of a stream that are not its data
 
 
 class Wire:
@@ -32,14 +35,13 @@ class Wire:
 
     def __init__(self, base_url: str, key: Secret, verify: str | bool | None, timeout: float, retries: int) -> None:
         self._httpx = require("httpx", "a remote backend")
-        self.base_url = base_url.rstrip("/")
+        self.base_url = checked_url(base_url, "a remote backend").rstrip("/")
         self.shown = shown_url(self.base_url)
+        self.tell = Teller(f"the server at {self.shown}", key)
         self._key = key
         self._retries = retries
         self._timeout = self._httpx.Timeout(timeout, connect=min(timeout, 10.0))
-        self._verify: Any = (
-            ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify is not False
-        )
+        self._verify: Any = _trust(verify) if isinstance(verify, str) else verify is not False
         self._clients: LoopClients[httpx.AsyncClient] = LoopClients(self._new_client, lambda client: client.aclose())
 
     def get(self, path: str) -> Any:
@@ -51,33 +53,44 @@ class Wire:
         return self._whole("POST", path)
 
     async def ask(self, path: str, body: Any) -> Any:
-        """POST a body; the answer's JSON."""
+        """POST a body; the answer's JSON (else its text). RemoteError for an error object with status 200."""
         async with self._answer(path, body) as answer:
             try:
-                return _json(await answer.aread())
+                told = _json(await answer.aread())
             except self._httpx.HTTPError as error:
                 raise self._broken(error) from None
+        message = told_error(told)
+        if message is not None:
+            raise self.tell.says(message)
+        return told
 
     async def stream(self, path: str, body: Any) -> AsyncIterator[Any]:
-        """POST a body; the answer's events up to `[DONE]`. RemoteError for an error among them."""
+        """POST a body; the answer's events up to `[DONE]`. RemoteError for an error among them, and for an answer that
+        holds no event at all."""
+        other = ""  # what came outside of events
+        found = False
         async with self._answer(path, body) as answer:
             try:
                 async for line in answer.aiter_lines():
                     if not line.startswith("data:"):
+                        if len(other) < _KEPT and not line.startswith(_OF_A_STREAM):
+                            other += line[:_KEPT] + "\n"
                         continue
+                    found = True
                     data = line[5:].strip()
                     if data == "[DONE]":
                         return
-                    event = json.loads(data)
-                    if isinstance(event, dict) and "error" in event:
-                        raise self.error(_message(event))
+                    with self.tell.reading():
+                        event = json.loads(data)
+                    message = told_error(event)
+                    if message is not None:
+                        raise self.tell.says(message)
                     yield event
             except self._httpx.HTTPError as error:
                 raise self._broken(error) from None
-
-    def error(self, message: str) -> RemoteError:
-        """An error with the server's own message."""
-        return RemoteError(f"the server at {self.shown} says: {self._key.hide(message)[:_LONGEST_MESSAGE]}")
+            if not found:
+                kind = answer.headers.get("content-type", "").partition(";")[0]
+                raise self.tell.not_a_stream(other.encode("utf-8", "replace"), kind)
 
     def close(self) -> None:
         """Close the connections."""
@@ -143,10 +156,10 @@ class Wire:
 
     def _refused(self, status: int, content: bytes) -> RemoteError:
         told = _json(content)
-        message = _message(told) if isinstance(told, dict) else str(told)
+        message = error_message(told) if isinstance(told, dict) else str(told)
         if status in (401, 403):
             message = f"{message} (is the API key right?)"
-        return self.error(f"{message or 'nothing'} (HTTP {status})")
+        return self.tell.says(f"{message or 'nothing'} (HTTP {status})")
 
     def _broken(self, error: Exception) -> RemoteError:
         told = self._key.hide(str(error)) or type(error).__name__
@@ -161,11 +174,13 @@ def _json(content: bytes) -> Any:
         return text
 
 
-def _message(told: dict[str, Any]) -> str:
-    found = told.get("error", told.get("detail", told.get("message", told)))
-    if isinstance(found, dict):
-        found = found.get("message", found)
-    return str(found)
+def _trust(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # an SSLError is one
+        raise ArgumentError(
+            f"verify={ca_file!r} is no file of CA certificates that can be read: {error.strerror or error}"
+        ) from None
 
 
 def _pause(attempt: int) -> float:

@@ -194,10 +194,11 @@ def test_the_user_is_told_once_for_each_backend_and_at_the_programs_line() -> No
             warnings.simplefilter("always")
             for backend in (first, first, second):
                 pick.run(["a", "b"], backend=backend).sync()
-        assert [str(one.message).partition(";")[0] for one in told] == [
+        ours = [one for one in told if issubclass(one.category, UserWarning)]  # others' sockets may be collected now
+        assert [str(one.message).partition(";")[0] for one in ours] == [
             "m: select is made by the API's structured output"
         ] * 2
-        assert {one.filename for one in told} == {__file__}
+        assert {one.filename for one in ours} == {__file__}
 
 
 def test_a_choice_that_is_none_is_an_error() -> None:

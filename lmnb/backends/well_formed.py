@@ -16,6 +16,16 @@ def well_formed(text: str) -> str:
     return text if text.isascii() else _LONE.sub("\ufffd", text)
 
 
+def joined_halves(text: str) -> tuple[str, str]:
+    """The text with halves that belong together made one character, and U+FFFD for each of the others; and the half
+    that it ends with, if the other one may still come."""
+    if text.isascii():
+        return text, ""
+    held = text[-1] if "\ud800" <= text[-1] < "\udc00" else ""
+    text = text[: len(text) - len(held)]
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), held
+
+
 def well_formed_json(value: Any) -> Any:
     """The same for every text in a JSON value; the value itself where nothing is wrong."""
     if not _is_broken(value):
