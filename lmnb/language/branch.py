@@ -30,6 +30,7 @@ class Branch:
     error: BaseException | None = None
     closed: bool = False  # its end was published
     opened: BranchOpened | None = None
+    num_generated: int = 0  # generations that have begun here
     num_active: int = 0  # streams at work here and below; the run's lock guards it
     stopped: Failure | None = None  # why the body that speaks here has ended before its time
 

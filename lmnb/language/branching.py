@@ -70,7 +70,7 @@ def branch_from(origin: Generated, token: int, replacement: Replacement, *, ends
             index=0,
             fork=run.next_fork(),
             cancel=linked_token(run.cancel_token),
-            at=[origin.number, origin.kept_units(token)],
+            at=[origin.number, 0 if origin.step.node.reasoning is not None else origin.kept_units(token)],
             note=note,
         )
         stream = Stream(origin.stream.backend)

@@ -70,8 +70,10 @@ class GenStep(Step):
         started = time.monotonic()
         output = self._output(stream)
         output.greedy = is_greedy(self.params)
-        output.record = stream.branch.run.note_generation(Generated(self, stream, stream.num_generated))
-        stream.num_generated += 1
+        branch = stream.branch
+        output.record = branch.run.note_generation(Generated(self, stream, branch.num_generated))
+        branch.num_generated += 1
+        stream.generated.append(output.record)
         for variable in self.variables[:1]:
             variable.generated = output.record
             variable.signal.notify()

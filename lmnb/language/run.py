@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from lmnb.backends.base import Backend, CancelToken
 from lmnb.errors import ArgumentError, CancelledError
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("lmnb")
 _keys = itertools.count()
 
+MOST_KEPT = 1000  # generations that a run holds on to
 STOP_SECONDS = 1.0  # how long `finish` waits for a run that was stopped, should a backend not let go
 
 
@@ -89,7 +91,10 @@ class Run:
         self._num_branches = 1
         self._num_forks = 0
         self._num_variants: dict[int, int] = {}  # by branch: those that part from inside its generations
-        self.generated: dict[tuple[int, int], Generated] = {}  # by branch and number: what can be gone on from
+        # By branch and number: what can be gone on from. The first ones are kept; of a great batch's many rows, the
+        # rest only as long as somebody has their states.
+        self.generated: WeakValueDictionary[tuple[int, int], Generated] = WeakValueDictionary()
+        self._kept: list[Generated] = []
         self._open: dict[int, Branch] = {0: self.root}
         unfinished.add(self)
         self.post(RunStarted(self.id, program, backend.name, time.time(), cell))
@@ -268,6 +273,8 @@ class Run:
     def note_generation(self, generated: Generated) -> Generated:
         """Let others find a generation that has begun. On the background loop only."""
         self.generated[generated.branch.id, generated.number] = generated
+        if len(self._kept) < MOST_KEPT:
+            self._kept.append(generated)
         return generated
 
     def enter_again(self) -> None:

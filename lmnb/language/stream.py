@@ -25,7 +25,7 @@ from lmnb.language.waiting import Signal
 from lmnb.runtime.request import Origin, TokenLogprob
 
 if TYPE_CHECKING:
-    from lmnb.language.generated import StreamPlace
+    from lmnb.language.generated import Generated, StreamPlace
     from lmnb.language.steps import Step
 
 
@@ -54,7 +54,7 @@ class Stream:
         self.journal: list[Piece] = []
         self.scopes: list[Variable] = []
         self.role_parts: list[str | Picture] = []  # of the open role
-        self.num_generated = 0  # generations that have begun
+        self.generated: list[Generated] = []  # generations that have begun
 
     @property
     def branch(self) -> Branch:

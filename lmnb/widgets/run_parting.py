@@ -98,7 +98,7 @@ class Partings:
             raise LmnbError(_SAVED)
         found = known.get((message["branch"], message["gen"]))
         if not isinstance(found, Generated):
-            raise LmnbError("no branch can part from this text")
+            raise LmnbError("no branch can part from this text, or its state is gone: run the cell again")
         return found
 
     def _refuse(self, message: Mapping[str, Any], error: LmnbError) -> None:

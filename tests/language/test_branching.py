@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import ArgumentError, CancelledError, ProgramError
-from lmnb.language import assistant, function, gen, open_state, select, user
+from lmnb.language import assistant, function, gen, open_state, select, separate_reasoning, user
+from lmnb.language import run as run_module
 from lmnb.language.events import BranchOpened, GenFinished, RunFinished, RunResumed, TokensGenerated
 from lmnb.language.saved_run import SavedRun
 from lmnb.language.state import ProgramState
@@ -192,11 +194,18 @@ def test_the_generations_own_options_go_on() -> None:
 
 
 def test_reasoning_is_parted_from_too() -> None:
-    backend = ScriptedBackend("<think>hm hm</think>so it is")
-    s = open_state(backend)
-    s += gen("x", reasoning="think") if False else gen("x")
+    """Its tokens count, and the branch's answer and reasoning are separated anew."""
+    _, s = state_of("<think>hm hm</think>so it is")
+    s += separate_reasoning(gen("x"), model_type="deepseek-r1")
     s.run.finish()
-    assert s.branch_at("x", 1, "y")["x"].startswith("<y")
+    tokens = [token.text for token in s.generated("x")]
+    assert "".join(tokens) == "<think>hm hm</think>so it is"
+    assert (s["x"], s["x_reasoning_content"]) == ("so it is", "hm hm")
+    t = s.branch_at("x", tokens.index(" hm"), " well")
+    assert (t["x"], t["x_reasoning_content"]) == ("so it is", "hm well")
+    u = s.branch_at("x", tokens.index(" it"), " they")
+    assert (u["x"], u["x_reasoning_content"]) == ("so they is", "hm hm")
+    assert opened(u).at == [0, 0]  # views show the answer only, so that no place in it is told
 
 
 def test_what_cannot_be_is_said_at_once() -> None:
@@ -295,3 +304,34 @@ def test_in_a_compiled_program_all_that_follows_is_repeated_with_the_branchs_val
     assert t["sight"] == "a fjord"
     assert "What is in Bergen it is?" in t.text()
     assert opened(t).note is None
+
+
+def test_a_run_does_not_hold_the_rows_of_a_great_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MOST_KEPT", 3)
+
+    @function
+    def row(s: ProgramState, i: int) -> None:
+        s += f"{i}: " + gen("x")
+
+    states = row.run_batch([{"i": i} for i in range(8)], backend=ScriptedBackend("one two"))
+    run = states[0].run
+    assert run.wait(5)
+    assert len(run.generated) == 8
+    last = states[-1]
+    del states
+    gc.collect()
+    assert len(run.generated) == 4
+    assert last.branch_at("x", 1, " TWO")["x"] == "one TWO"
+
+
+def test_generations_are_counted_in_the_branch_where_views_see_them() -> None:
+    """A state whose run is over goes on in a run of its own."""
+    _, s = state_of({"a": "one two", "b": "three four"})
+    s += gen("a")
+    s.run.finish()
+    s += ". " + gen("b")
+    s.sync()
+    assert s.run.wait(5)
+    t = s.branch_at("b", 1, " FOUR")
+    assert (t.text(), opened(t).at) == ("one two. three FOUR", [0, len("three")])
+    assert (0, 0) in t.run.generated
