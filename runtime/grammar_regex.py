@@ -73,6 +73,8 @@ class RegexRewriter:
                 tree = parser.parse(self._pattern)
         except re.error as e:
             where = "" if e.pos is None else f" at position {e.pos}"
+            if e.msg in (r"bad escape \p", r"bad escape \P"):
+                where += "; Python has no Unicode classes, but [^\\W\\d_] is any letter"
             raise GrammarError(f"regex {_shown(self._pattern)} is invalid: {_one_line(e.msg)}{where}") from None
         except (OverflowError, RecursionError) as e:
             raise GrammarError(f"regex {_shown(self._pattern)} is too large: {e}") from None

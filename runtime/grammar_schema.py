@@ -23,6 +23,8 @@ Schema = dict[str, Any] | bool
 _MAX_XGRAMMAR_SIZE = (32, 2000)
 _MAX_FORCED_SIZE = (64, 4000)
 _MAX_XGRAMMAR_COUNT = 4096
+# xgrammar writes all that is forced at once, without any limit: there must be one. In characters.
+_MAX_XGRAMMAR_FORCED = 10_000
 
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _ANNOTATIONS = {"$schema", "$id", "$comment", "title", "description", "default", "example", "examples"}
@@ -63,6 +65,8 @@ def _is_list(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(map(_is_schema, value))
 
 
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
 _Check = tuple[Callable[[Any], bool], str]
 _COUNT: _Check = (_is_count, "a whole number of at least 0")
 _NUMBER: _Check = (_is_number, "a number")
@@ -78,7 +82,8 @@ _KEYWORDS: dict[str, _Check] = {
     **dict.fromkeys(_MAPS, (_is_map, "an object of schemas")),
     **dict.fromkeys(_LISTS, (_is_list, "a list of at least one schema")),
     **dict.fromkeys(("minProperties", "maxProperties", "minItems", "maxItems", "minLength", "maxLength"), _COUNT),
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), _NUMBER),
+    **dict.fromkeys(_BOUNDS, _NUMBER),
+    "multipleOf": (lambda value: _is_number(value) and value > 0, "a number above 0"),
     **dict.fromkeys(("pattern", "format", "$ref"), _TEXT),
 }
 
@@ -123,6 +128,8 @@ def plan_schema(source: str, engine: str = "auto") -> SchemaPlan:
             schema = _closed(schema)
             nodes = list(_walk(schema, "#"))
         unfit = next((path for path, node in nodes if not _fits_xgrammar(node)), None)
+        if unfit is None and _most_forced(schema, schema, {}) > _MAX_XGRAMMAR_FORCED:
+            unfit = "#"
         most_nodes, most_characters = _MAX_FORCED_SIZE if engine == "xgrammar" else _MAX_XGRAMMAR_SIZE
         small = len(nodes) <= most_nodes and sum(_num_characters(node) for _, node in nodes) <= most_characters
         fits = engine != "llguidance" and small and unfit is None
@@ -197,9 +204,38 @@ def _check_node(root: dict[str, Any], path: str, node: dict[str, Any]) -> None:
             f"JSON schema keyword 'format' at {path} cannot be enforced: {node['format']!r} is none of {known}; "
             "use a pattern"
         )
+    _check_bounds(path, node)
     reference = node.get("$ref")
     if reference is not None and _resolve(root, reference) is None:
         raise GrammarError(f"JSON schema keyword '$ref' at {path} points to {reference!r}, which is not in this schema")
+
+
+def _check_bounds(path: str, node: dict[str, Any]) -> None:
+    """Refuse what the engine gets wrong: it counts in doubles and 64 bits, and forgets that a whole bound is exclusive
+    where the other one lies before the next whole number, away from zero (0 < x <= 0.5)."""
+    bounds = {key: node[key] for key in _BOUNDS if key in node}
+    for key, value in bounds.items():
+        if abs(value) > 2**53 and value not in (2**63 - 1, -(2**63)):
+            raise GrammarError(
+                f"JSON schema keyword {key!r} at {path} cannot be enforced: {value} is too large; leave it out"
+            )
+    if node.get("type") == "integer":
+        return
+    low, high = bounds.get("exclusiveMinimum"), bounds.get("exclusiveMaximum")
+    above = min((bounds[key] for key in ("maximum", "exclusiveMaximum") if key in bounds), default=None)
+    below = max((bounds[key] for key in ("minimum", "exclusiveMinimum") if key in bounds), default=None)
+    for key, bound, other in (("exclusiveMinimum", low, above), ("exclusiveMaximum", high, below)):
+        if (
+            bound is not None
+            and other is not None
+            and bound == int(bound)
+            and other != int(other)
+            and int(other) == bound
+        ):
+            raise GrammarError(
+                f"JSON schema keyword {key!r} at {path} cannot be enforced: {bound} beside {other} as the other bound; "
+                "name the outermost value that is allowed, by minimum or maximum"
+            )
 
 
 def _resolve(root: dict[str, Any], reference: str) -> Schema | None:
@@ -322,6 +358,25 @@ def _num_characters(node: dict[str, Any]) -> int:
     """Of the names and values that the node itself lists."""
     values = [node["const"]] if "const" in node else node.get("enum", ())
     return sum(map(len, node.get("properties", ()))) + sum(len(json.dumps(value)) for value in values)
+
+
+def _most_forced(root: dict[str, Any], schema: Schema | None, known: dict[int, float]) -> float:
+    """How many characters a value may have to have, at most: infinitely many where it must hold a value like itself.
+    Of alternatives the longest counts, as they may begin alike. For schemas that are otherwise fit for xgrammar."""
+    if not isinstance(schema, dict):
+        return 0
+    if id(schema) not in known:
+        known[id(schema)] = float("inf")  # met again while it is counted: it holds itself
+        values = [schema["const"]] if "const" in schema else schema.get("enum", ())
+        count: float = max((len(json.dumps(value)) for value in values), default=4)
+        properties = schema.get("properties", {})
+        for name in schema.get("required", ()):
+            count += len(json.dumps(name)) + 2 + _most_forced(root, properties.get(name), known)
+        if schema.get("minItems", 0) > 0:
+            count += schema["minItems"] * (1 + _most_forced(root, schema.get("items"), known))
+        others = [*schema.get("anyOf", ()), *([_resolve(root, schema["$ref"])] if "$ref" in schema else [])]
+        known[id(schema)] = count + max((_most_forced(root, other, known) for other in others), default=0)
+    return known[id(schema)]
 
 
 def _fits_xgrammar(node: dict[str, Any]) -> bool:

@@ -3,8 +3,10 @@ and place. The cases are written from the standards' own words."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from lmnb.errors import ArgumentError, GrammarError
 from lmnb.language.check import check_constraint
 from lmnb.runtime.grammar import Grammars
+from lmnb.runtime.grammar_schema import plan_schema
 from lmnb.runtime.json_patterns import FORMATS, pattern_to_rust
 from lmnb.runtime.request import Constraint
 from lmnb.runtime.testing import ByteTokenizer
@@ -255,3 +258,89 @@ def test_a_grammar_that_is_none_says_where() -> None:
     ):
         with pytest.raises(GrammarError, match=re.escape(message)):
             grammars.compile(Constraint("ebnf", source))
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"exclusiveMinimum": 0, "maximum": 0.5},
+        {"exclusiveMinimum": 1, "exclusiveMaximum": 1.5},
+        {"minimum": -1.5, "exclusiveMaximum": -1},
+        {"exclusiveMinimum": -2.25, "exclusiveMaximum": -2.0},
+        {"minimum": 10**30},
+        {"maximum": 2**53 + 1},
+        {"maximum": 1e20},
+        {"multipleOf": 0},
+        {"multipleOf": -1},
+    ],
+)
+def test_bounds_that_would_be_missed_are_refused(bounds: dict[str, float]) -> None:
+    report = check_constraint({"type": "number", **bounds})
+    assert report.error is not None
+    assert str(next(iter(bounds.values()))) in report.error or "above 0" in report.error
+
+
+def test_bounds_in_quarters_are_enforced() -> None:
+    """All pairs of bounds, inclusive or not: what is accepted lies within, whatever the library takes them for."""
+    places = [-3, -2.5, -2.25, -2, -1, -0.5, 0, 0.5, 1, 1.5, 2]
+    values = [value / 8 for value in range(-28, 20)]
+    texts = [json.dumps(int(value) if value == int(value) else value) for value in values]
+    num_enforced = 0
+    for low, high in itertools.combinations_with_replacement(places, 2):
+        for below, above in itertools.product(("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+            report = check_constraint({"type": "number", below: low, above: high}, samples=texts)
+            if report.error is not None:
+                continue
+            num_enforced += 1
+            for value, sample in zip(values, report.samples, strict=True):
+                inside = (value > low or (value == low and below == "minimum")) and (
+                    value < high or (value == high and above == "maximum")
+                )
+                assert inside or not sample.accepted, (low, below, high, above, value)
+    assert num_enforced > 150
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {
+            "$defs": {"t": {"type": "object", "properties": {"n": {"$ref": "#/$defs/t"}}, "required": ["n"]}},
+            "$ref": "#/$defs/t",
+        },
+        {
+            "$defs": {
+                **{
+                    f"a{i}": {
+                        "type": "object",
+                        "properties": {name: {"$ref": f"#/$defs/a{i + 1}"} for name in "xy"},
+                        "required": ["x", "y"],
+                    }
+                    for i in range(12)
+                },
+                "a12": {"const": None},
+            },
+            "$ref": "#/$defs/a0",
+        },
+        {"type": "array", "minItems": 4000, "items": {"type": "array", "minItems": 4000, "items": {"const": None}}},
+    ],
+    ids=["holds itself", "doubles", "multiplies"],
+)
+def test_xgrammar_is_never_asked_for_endless_forced_text(schema: dict[str, Any]) -> None:
+    """It would write all of it at once, until no memory is left."""
+    assert plan_schema(json.dumps(schema)).engine == "llguidance"
+    with pytest.raises(GrammarError, match="leave grammar_backend out"):
+        plan_schema(json.dumps(schema), engine="xgrammar")
+    tokenizer = ByteTokenizer()
+    grammars = Grammars(tokenizer, tokenizer.vocab_size)
+    matcher = grammars.compile(Constraint("json_schema", json.dumps(schema)))
+    with suppress(GrammarError):  # it is too much to follow, or
+        assert len(matcher.forced()) < 100_000
+
+
+def test_trees_may_hold_trees() -> None:
+    leaf = {"anyOf": [{"$ref": "#/$defs/t"}, {"type": "null"}]}
+    tree = {"type": "object", "properties": {"left": leaf, "right": leaf}, "required": ["left", "right"]}
+    report = check_constraint(
+        {"$defs": {"t": tree}, "$ref": "#/$defs/t"}, samples=['{"left":{"left":null,"right":null},"right":null}', "{}"]
+    )
+    assert [sample.accepted for sample in report.samples] == [True, False]

@@ -178,3 +178,9 @@ def test_classes_are_spelled_out() -> None:
         warnings.simplefilter("error")
         assert to_rust_regex("a.b") == r"a[\x{0}-\x{9}\x{B}-\x{D7FF}\x{E000}-\x{10FFFF}]b"
         assert to_rust_regex("[b-d/]") == r"[\x{2F}b-d]"
+
+
+def test_unicode_classes_are_refused_with_another_way() -> None:
+    with pytest.raises(GrammarError, match=r"bad escape .p at position 1; Python has no Unicode classes, but"):
+        to_rust_regex(r"a\p{L}+")
+    assert re.fullmatch(r"[^\W\d_]+", "Straßé")
