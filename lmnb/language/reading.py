@@ -87,7 +87,7 @@ class Reader:
         return meta
 
     def _raise(self, failure: Failure | None) -> None:
-        """A cancel ends a text early, and quietly if there was any; a failure is raised."""
-        if failure is None or (failure.cancelled and self._variable is None):
+        """A run that was told to stop ends its text early, and quietly; anything else is raised."""
+        if failure is None or (failure.wanted and self._variable is None):
             return
         raise failure.error("the text ended early")

@@ -214,7 +214,7 @@ class Run:
             self._closed = True
             if error is not None and self.error is None:
                 self.error = error
-                self.root.stopped = self.root.stopped or Failure.of_body(error)
+                self.root.stopped = self.root.stopped or Failure.of_body(error, cancelled=self.cancelled)
         if error is not None:
             self.cancel()
         if self.body is not None:

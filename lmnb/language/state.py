@@ -336,7 +336,7 @@ class ProgramState:
 
     def stop(self, error: BaseException) -> None:
         """The body has raised `error`: stop what it has started, and let readers know why."""
-        self.stream.stop(Failure.of_body(error), Step())
+        self.stream.stop(Failure.of_body(error, cancelled=self.stream.branch.cancel.cancelled), Step())
 
     def wait_drained(self) -> None:
         """Wait until everything submitted so far was done or skipped. Does not raise for failures."""

@@ -17,21 +17,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why steps of a stream did not happen. `cause` is None for a cancel."""
+    """Why steps of a stream did not happen. `cause` is None for a cancel, and `wanted` if that was asked of the run: then
+    its text may end early without an error."""
 
     message: str
     cause: BaseException | None = None
+    wanted: bool = False
 
     @classmethod
     def of_cancel(cls) -> Failure:
         """The run was stopped."""
-        return cls("the run was cancelled; what was generated before is kept in the state's text")
+        return cls("the run was cancelled; what was generated before is kept in the state's text", wanted=True)
 
     @classmethod
-    def of_body(cls, error: BaseException) -> Failure:
-        """The body raised `error`, which stops what it has started."""
+    def of_body(cls, error: BaseException, *, cancelled: bool) -> Failure:
+        """The body raised `error`, which stops what it has started. `cancelled`: its run had been stopped before."""
         if isinstance(error, (CancelledError, KeyboardInterrupt, asyncio.CancelledError)):
-            return cls.of_cancel()
+            if cancelled:
+                return cls.of_cancel()
+            return cls(
+                f"the program's body was stopped by {type(error).__name__}; what was generated before is kept in the "
+                "state's text"
+            )
         return cls(f"the program's body raised {type(error).__name__}: {error}", error)
 
     @property

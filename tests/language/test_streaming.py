@@ -10,7 +10,7 @@ import pytest
 
 import lmnb as sgl
 from lmnb.backends.testing import Broken, ScriptedBackend
-from lmnb.errors import GenerationError, UnknownVariableError
+from lmnb.errors import CancelledError, GenerationError, UnknownVariableError
 
 State = sgl.ProgramState
 PiecesBefore = Callable[[type[BaseException], Iterable[str]], list[str]]
@@ -148,6 +148,25 @@ def test_an_error_in_the_body_reaches_the_readers(pieces_before: PiecesBefore) -
     assert isinstance(error.__cause__, ZeroDivisionError)
     assert state.run.wait(5)
     assert state.run.status == "failed"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, CancelledError, asyncio.CancelledError])
+def test_a_body_that_stops_by_itself_does_not_end_as_if_it_were_whole(
+    stop: type[BaseException], pieces_before: PiecesBefore
+) -> None:
+    @sgl.function
+    def program(s: State) -> None:
+        s += "some text"
+        s.sync()
+        raise stop("enough")
+
+    state = program.run(stream=True, backend=ScriptedBackend())
+    assert pieces_before(CancelledError, state.text_iter()) == ["some text"]
+    with pytest.raises(CancelledError, match=f"stopped by {stop.__name__}"):
+        asyncio.run(collect(state))
+    assert state.run.wait(5)
+    assert state.run.status == "cancelled"
 
 
 @pytest.mark.parametrize("reply", [RuntimeError("boom"), Broken("some text", RuntimeError("boom"))])
