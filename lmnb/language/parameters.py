@@ -76,6 +76,12 @@ class Parameters:
             raise ProgramError(f"{what}the arguments do not fit {self!r}: {error}") from None
         return positional, merged
 
+    def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments that fit, by the parameters' names, defaults included."""
+        bound = inspect.signature(self._func).bind(*self._before, None, *args, **kwargs)
+        bound.apply_defaults()
+        return dict(list(bound.arguments.items())[len(self._before) + 1 :])
+
     def rows(self, batch: Iterable[Mapping[str, Any] | Sequence[Any]]) -> list[Row]:
         """Rows with their arguments checked; the caller's dicts are copied."""
         if isinstance(batch, (str, bytes, Mapping)) or not isinstance(batch, Iterable):

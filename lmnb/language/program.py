@@ -180,12 +180,12 @@ class Program:
         `rows`: a pandas or polars frame, whose columns with the names of parameters are the arguments, or dicts, or
         tuples. The result is a frame of the same kind (with the same index), for dicts and tuples `Results`: a list of
         dicts, with `to_pandas()`. Its columns are the variables, `returned`, `error`, `prompt_tokens`,
-        `cached_tokens`, `completion_tokens`, `seconds`.
+        `cached_tokens`, `completion_tokens`, `seconds`, and `row_key`, which tells rows by their arguments.
 
         A row that fails has its `error` and the variables it has got to. An interrupt raises `BatchStopped`, with the
         finished rows in `partial` (and in `lmnb.partial_results()`); `resume=` takes such a result, or any earlier
-        one of the same rows, and runs only the rows that have an `error` in it. What all rows begin with is computed
-        once, before them. `kwargs` takes the sampling defaults, `backend`, `num_threads="auto"`, and
+        one, also from a file, and runs only the rows whose arguments it has not finished. What all rows begin with is
+        computed once, before them. `kwargs` takes the sampling defaults, `backend`, `num_threads="auto"`, and
         `progress_bar=True`, which shows rows, time left and how much of the prompts was reused.
         """
         _refuse_in_a_trace("map")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why steps of a stream did not happen. `cause` is None for a cancel, and `wanted` if that was asked of the run: then
-    its text may end early without an error."""
+    """Why steps of a stream did not happen. `cause` is None for a cancel, and `wanted` if that was asked of the run:
+    then its text may end early without an error."""
 
     message: str
     cause: BaseException | None = None

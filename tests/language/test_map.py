@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 import lmnb as sgl
 from lmnb.backends.testing import ScriptedBackend, ScriptedCall
 from lmnb.errors import ArgumentError, ProgramError
+from lmnb.language.row_keys import row_key
+from lmnb.language.row_usage import Usage
 
 State = sgl.ProgramState
 SHOTS = "Q: What is 1 + 1?\nA: 2\n\n" * 4
@@ -38,7 +41,7 @@ def test_dicts_and_tuples_give_rows_of_variables(backend: ScriptedBackend) -> No
     rows = ask.map([{"question": "a"}, ("b", "fancy")], **quiet)
     assert isinstance(rows, sgl.Results)
     assert rows.columns == [
-        *("answer", "sure", "error", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds")
+        *("answer", "sure", "error", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", "row_key")
     ]
     assert [(row["answer"], row["error"]) for row in rows] == [("ok", None), ("ok", None)]
     assert all(row["prompt_tokens"] > row["cached_tokens"] > 0 and row["seconds"] >= 0 for row in rows)
@@ -122,9 +125,101 @@ def test_resume_runs_only_what_is_missing() -> None:
     assert ask.map(rows, backend=backend, resume=second, **quiet) == second
     pd = pytest.importorskip("pandas")
     assert ask.map(rows, backend=backend, resume=pd.DataFrame(first), **quiet)[1]["error"] is None
-    for wrong in (first[:2], [{"answer": 1}] * 3):
+    other = ask.map([("x",), ("y",), ("z",)], backend=backend, **quiet)
+    for wrong in ([{"answer": 1}] * 3, [{"error": None}] * 3, other):
         with pytest.raises(ArgumentError, match="resume"):
             ask.map(rows, resume=wrong, backend=backend, **quiet)
+
+
+def kept(result: Any, kind: str, folder: Path) -> Any:
+    """A result as someone might have kept it."""
+    if kind == "same":
+        return result
+    file = folder / f"result.{kind}"
+    if kind == "csv":
+        pandas = pytest.importorskip("pandas")
+        pandas.DataFrame(result).to_csv(file)
+        return pandas.read_csv(file)
+    polars = pytest.importorskip("polars")
+    result.to_polars().write_parquet(file)
+    return polars.read_parquet(file)
+
+
+@pytest.mark.parametrize("kind", ["same", "csv", "parquet"])
+def test_resume_knows_rows_by_their_arguments(kind: str, tmp_path: Path) -> None:
+    backend = ScriptedBackend(lambda call: call.prompt.split("Q: ")[-1][0])
+    first = kept(ask.map([("a",), ("b",), ("b",), ("c",)], backend=backend, **quiet), kind, tmp_path)
+    num_calls = len(backend.prompts())
+    rows = [{"question": "c"}, ("b", "plain"), ("d",), ("a",), ("b",), ("b",)]
+    second = ask.map(rows, backend=backend, resume=first, **quiet)
+    assert [row["answer"] for row in second] == ["c", "b", "d", "a", "b", "b"]
+    assert len(backend.prompts()) == num_calls + 2  # d, and the third b
+    with pytest.raises(ArgumentError, match="other rows"):
+        ask.bind(style="fancy").map([("a",), ("b",)], backend=backend, resume=first, **quiet)
+
+
+def test_keys_of_rows_follow_what_is_in_their_arguments() -> None:
+    np = pytest.importorskip("numpy")
+    alike = [
+        ([1, 2.0, None], (1.0, 2, float("nan"))),
+        (np.int64(3), 3),
+        ({"a": 1, "b": [b"x"]}, {"b": [b"x"], "a": 1.0}),
+        (np.arange(5000), np.arange(5000)),
+        (Path("a/b"), Path("a") / "b"),
+        (Usage(1), Usage(1)),
+        ({"x", "y"}, {"y", "x"}),
+    ]
+    for one, other in alike:
+        assert row_key({"x": one}) == row_key({"x": other})
+    changed = np.arange(5000)
+    changed[2500] = 0
+    different = [1, "1", True, 1.5, None, [1], {"a": 1}, b"1", np.arange(5000), changed, Path("1"), Usage(1), Usage(2)]
+    different += [lambda: 1, lambda: 1, threading.Lock(), np.arange(5000.0)]
+    assert len({row_key({"x": value}) for value in different}) == len(different)
+
+
+@pytest.mark.parametrize(
+    "values", [["x", [1]], [1, "1"], [True, 1], [[1], ["a"]], [{"a": 1}, {"b": [2]}, 3], [b"x", "x"], [{"a": 1}, None]]
+)
+def test_polars_loses_nothing_of_values_of_several_types(values: list[Any]) -> None:
+    pl = pytest.importorskip("polars")
+
+    @sgl.function
+    def program(s: State, i: int) -> Any:
+        s += "a" + sgl.gen("x")
+        return values[i]
+
+    frame = pl.DataFrame({"i": range(len(values))})
+    backend = ScriptedBackend()
+    result = program.map(frame, backend=backend, **quiet)
+    returned = result["returned"].to_list()
+    assert [(type(value), value) for value in returned] == [(type(value), value) for value in values]
+    num_calls = len(backend.prompts())
+    again = program.map(frame, resume=result, backend=backend, **quiet)
+    assert again["returned"].to_list() == values
+    assert len(backend.prompts()) == num_calls
+
+
+def test_numbers_and_dicts_stay_columns_of_polars_own_types() -> None:
+    pl = pytest.importorskip("polars")
+    rows = [{"n": 1, "d": {"a": 1}, "l": (1, 2), "e": None}, {"n": 2.5, "d": {"a": 2, "b": 3}, "l": [], "e": None}]
+    schema = sgl.Results([*rows, {"n": float("nan"), "d": None, "l": None, "e": None}]).to_polars().schema
+    assert schema["n"] == pl.Float64
+    assert isinstance(schema["d"], pl.Struct)
+    assert schema["l"] == pl.List(pl.Int64)
+
+
+def test_results_that_no_table_can_hold_are_kept(backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    pl = pytest.importorskip("polars")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise pl.exceptions.ComputeError("no")
+
+    frame = pl.DataFrame({"question": ["a", "b"]})
+    monkeypatch.setattr(sgl.Results, "to_polars", fail)
+    with pytest.raises(ArgumentError, match="partial_results"):
+        ask.map(frame, **quiet)
+    assert [row["answer"] for row in sgl.partial_results()] == ["ok", "ok"]
 
 
 def test_a_stop_keeps_the_finished_rows() -> None:
