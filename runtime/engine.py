@@ -87,6 +87,17 @@ class Engine:
         self._post(Submit(replace(request, sampling=sampling), handle))
         return handle
 
+    def too_long(self, num_tokens: int | None = None) -> RequestTooLongError:
+        """The error for a prompt of more tokens than `capacity`; None: nobody has counted how many."""
+        context = self._loop.model.context_tokens
+        what = (
+            f"the model's context of {context} tokens: shorten it"
+            if context <= self.capacity
+            else f"the KV pool of {self.capacity} tokens: shorten it, or load the model with a larger kv_cache"
+        )
+        counted = f"{num_tokens} tokens, more than " if num_tokens is not None else "more tokens than "
+        return RequestTooLongError(f"the prompt has {counted}{what}")
+
     def status(self) -> EngineStatus:
         """Counters, as of the end of the step in progress."""
         return self._call(self._loop.status)
@@ -173,13 +184,7 @@ class Engine:
             wrong = lowest if lowest < 0 else highest
             raise ArgumentError(f"token ids must lie in [0, {self._loop.model.vocab_size}), not {wrong}")
         if len(ids) > self.capacity:
-            context = self._loop.model.context_tokens
-            what = (
-                f"the model's context of {context} tokens: shorten it"
-                if context <= self.capacity
-                else f"the KV pool of {self.capacity} tokens: shorten it, or load the model with a larger kv_cache"
-            )
-            raise RequestTooLongError(f"the prompt has {len(ids)} tokens, more than {what}")
+            raise self.too_long(len(ids))
         request.layout.check(len(ids))
         end = request.layout.end_position(len(ids))
         if end > self._loop.model.context_tokens:

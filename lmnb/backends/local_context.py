@@ -99,7 +99,7 @@ class LocalContext:
 
     def __init__(self, served: Served) -> None:
         self._served = served
-        self._stream = TokenStream(served.codec)
+        self._stream = TokenStream(served.codec, served.engine.capacity)
         self._history: tuple[str, ...] = ()
         self._role: str | None = None
         self._num_committed = 0
@@ -108,7 +108,10 @@ class LocalContext:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """The whole prompt; the tokenizer's beginning token is added unless the text or template brought it."""
+        """The whole prompt; the tokenizer's beginning token is added unless the text or template brought it.
+        RequestTooLongError if it is longer than the engine can take, and so was not read to its end."""
+        if self._stream.overflowed:
+            raise self._served.engine.too_long()
         ids = self._stream.ids
         bos = self._served.codec.tokenizer.bos_ids
         return ids if ids[: len(bos)] == bos else bos + ids
@@ -268,7 +271,11 @@ class LocalContext:
         (else the first entry is None).
         """
         at_mark = self._role is not None and self._stream.last_source == "template"
-        plans = plan_choices(self._stream, choices, self._served.codec, trusted=self._role is None, turn_start=at_mark)
+        if self._stream.overflowed:
+            raise self._served.engine.too_long()
+        stream = self._stream.fork()
+        stream.limit = None  # a choice is read to its end
+        plans = plan_choices(stream, choices, self._served.codec, trusted=self._role is None, turn_start=at_mark)
         bos = self._served.codec.tokenizer.bos_ids
         requests = [self._choice_request(plan, owner) for plan in plans]
         if unconditional:

@@ -7,16 +7,21 @@ can say the text at all (some byte-level vocabularies lack bytes of unassigned c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from lmnb.backends.base import TokenSource
 from lmnb.backends.prefix import common_prefix_length
 from lmnb.backends.token_codec import TokenCodec
+from lmnb.backends.well_formed import well_formed
 
 _FIRST_WINDOW = 8  # tokens that are always looked at again
 _SEARCH = 48  # tokens in which a safe cut is looked for, before that
+_PIECE = 4096  # characters that are tokenized at a time: tokenizers hold the interpreter for as long as a call takes
+_SAFE_CUT = re.compile(r"(?<=[^\W\d_])(?= [^\W\d_])")  # what `TokenCodec.is_safe_cut` says of tokens, in a text
+_MARGIN = 64  # tokens by which a text may yet become shorter when it goes on
 
 
 class Mark(NamedTuple):
@@ -29,6 +34,7 @@ class Mark(NamedTuple):
     own_space: bool
     generated: int
     trusted_tail: str
+    overflowed: bool
 
 
 class TokenStream:
@@ -36,11 +42,14 @@ class TokenStream:
 
     A *run* is the text since the last marker. Appending re-tokenizes the run's last few tokens
     together with the new text, from a cut that is safe for pre-tokenizers, and replaces what differs: the
-    cost grows with the new text, not with the prompt. Not thread-safe.
+    cost grows with the new text, not with the prompt. A long text is read in pieces, and only until there are more
+    tokens than `limit`: then the stream has `overflowed`, and reads nothing more. Not thread-safe.
     """
 
-    def __init__(self, codec: TokenCodec) -> None:
+    def __init__(self, codec: TokenCodec, limit: int | None = None) -> None:
         self._codec = codec
+        self.limit = limit
+        self.overflowed = False
         self._ids: list[int] = []
         self._tuple: tuple[int, ...] | None = ()  # of them, which forks share
         self._run = 0  # index of the run's first token
@@ -79,7 +88,8 @@ class TokenStream:
 
     def fork(self) -> TokenStream:
         """An independent copy."""
-        twin = TokenStream(self._codec)
+        twin = TokenStream(self._codec, self.limit)
+        twin.overflowed = self.overflowed
         twin._ids = self._ids.copy()
         twin._tuple = self._tuple
         twin._run = self._run
@@ -101,6 +111,7 @@ class TokenStream:
             self._own_space,
             self._generated,
             self._trusted_tail,
+            self.overflowed,
         )
 
     def at(self, mark: Mark) -> TokenStream:
@@ -112,22 +123,24 @@ class TokenStream:
         twin._tuple = None
         twin._run, twin._run_continues, twin._own_space = mark.run, mark.run_continues, mark.own_space
         twin._generated, twin._trusted_tail = mark.generated, mark.trusted_tail
+        twin.overflowed = mark.overflowed
         return twin
 
     def append(self, text: str, *, trusted: bool = False, source: TokenSource = "given") -> None:
         """Add text that comes from `source`. Markers in it are recognised only if `trusted`; text that is typed in
         several trusted pieces counts as one text, and nothing else can complete a marker."""
-        if not text:
-            return
-        text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates are no text: they become "?"
-        self._tuple = None
-        self._changed = len(self._ids)
-        if trusted:
-            self._append_trusted(text)
-        else:
-            self._append_plain(text)
-            self._trusted_tail = ""
-        self._note(source)
+        for piece in _pieces(well_formed(text)):
+            self.overflowed |= self.limit is not None and len(self._ids) > self.limit + _MARGIN
+            if self.overflowed:
+                return
+            self._tuple = None
+            self._changed = len(self._ids)
+            if trusted:
+                self._append_trusted(piece)
+            else:
+                self._append_plain(piece)
+                self._trusted_tail = ""
+            self._note(source)
 
     def append_ids(self, ids: Sequence[int]) -> None:
         """Add generated tokens exactly as they are."""
@@ -292,6 +305,18 @@ class TokenStream:
 def _ends(codec: TokenCodec, ids: Sequence[int]) -> list[int]:
     """Byte offsets between tokens: 0, the end of the first, of the second ..."""
     return list(accumulate((len(codec.token_bytes(i)) for i in ids), initial=0))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A text in pieces, cut between two words where there are any."""
+    start = 0
+    while start < len(text):
+        end = start + _PIECE
+        if end < len(text):
+            cut = _SAFE_CUT.search(text, end, end + _PIECE)
+            end += _PIECE if cut is None else cut.start() - end
+        yield text[start:end]
+        start = end
 
 
 def _markers(pieces: Sequence[str | int]) -> list[int]:

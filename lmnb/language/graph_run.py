@@ -168,4 +168,4 @@ class _SayStep(Step):
             if not self.ref.formatted:
                 raise ProgramError(f"only text can be added to a program, not {value!r}; use str(...) for other values")
             value = str(value)
-        stream.append(well_formed(value))
+        await stream.read_in(well_formed(value))

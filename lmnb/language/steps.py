@@ -57,7 +57,7 @@ class TextStep(Step):
 
     async def run(self, stream: Stream) -> None:
         """Add it."""
-        stream.append(self.text)
+        await stream.read_in(self.text)
 
     def again(self, renewed: Mapping[Variable, Variable]) -> Step:
         """The same text."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from lmnb.language.generated import Generated, StreamPlace
     from lmnb.language.steps import Step
 
+_LONG_TEXT = 1 << 14  # characters: some hundredths of a second of a tokenizer's time
+
 
 class Stream:
     """The steps of one branch, and what they have made so far."""
@@ -176,6 +178,17 @@ class Stream:
             self._context().append(text, data=True)
         else:
             self._context().append(text)
+        self._note_text(text, data=data, tell=tell)
+
+    async def read_in(self, text: str) -> None:
+        """`append` for a text of any length: a long one is tokenized beside the loop, which all runs share."""
+        if len(text) < _LONG_TEXT:
+            self.append(text)
+            return
+        await asyncio.to_thread(self._context().append, text)
+        self._note_text(text)
+
+    def _note_text(self, text: str, *, data: bool = False, tell: bool = True) -> None:
         self._emit(Chunk(text), Piece("generated" if data else "text", text))
         if tell:
             self.publish(TextAppended(self.branch.id, text))

@@ -12,7 +12,14 @@ from small_tokenizers import small_tokenizer
 
 from lmnb.backends.base import CancelToken, Delta
 from lmnb.backends.local import Runtime
-from lmnb.errors import ArgumentError, EngineClosedError, GenerationError, GrammarError, TemplateError
+from lmnb.errors import (
+    ArgumentError,
+    EngineClosedError,
+    GenerationError,
+    GrammarError,
+    RequestTooLongError,
+    TemplateError,
+)
 from lmnb.runtime.request import Constraint, SamplingParams
 from lmnb.runtime.testing import ByteTokenizer
 
@@ -47,6 +54,34 @@ def test_conversation_reads_as_the_template(runtime: Runtime) -> None:
         "<|im_start|>assistant\nHello<|im_end|>\n"
     )
     assert list(context.token_ids) == BYTES.encode(said, trusted=True)
+
+
+def test_a_text_that_no_prompt_can_hold_is_not_read_to_its_end(runtime: Runtime) -> None:
+    context = runtime.new_context()
+    context.append("Once")
+    back = context.checkpoint()
+    context.append("a word " * 1_000_000)
+    context.append("and more")
+    assert len(context.fork()._stream) < 10_000
+    words = "more tokens than the model's context of 4096 tokens"
+    for one in (context, context.fork()):
+        with pytest.raises(RequestTooLongError, match=words):
+            generate(one)
+        with pytest.raises(RequestTooLongError, match=words):
+            one.tokens()
+        with pytest.raises(RequestTooLongError, match=words):
+            asyncio.run(one.score(["a", "b"], unconditional=False, owner=OWNER, cancel=CancelToken()))
+        with pytest.raises(RequestTooLongError, match=words):
+            asyncio.run(one.commit(owner=OWNER, cancel=CancelToken()))
+    assert len(generate(back()).text) > 0  # type: ignore[arg-type]
+
+
+def test_a_choice_that_no_prompt_can_hold_says_how_long_it_is(runtime: Runtime) -> None:
+    context = runtime.new_context()
+    context.append("Once")
+    choices = ["a", "b" * 20_000]
+    with pytest.raises(RequestTooLongError, match="20004 tokens"):
+        asyncio.run(context.score(choices, unconditional=False, owner=OWNER, cancel=CancelToken()))
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

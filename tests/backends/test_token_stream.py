@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -253,10 +253,58 @@ def test_a_thousand_forks_of_a_long_prompt() -> None:
     assert {len(fork) for fork in forks} == {4097}
 
 
-def test_lone_surrogates_become_question_marks() -> None:
+def test_lone_surrogates_become_signs_of_them() -> None:
     stream = stream_of(small_tokenizer("gpt2"))
     stream.append("yes\ud800 no")
-    assert stream.text() == "yes? no"
+    assert stream.text() == "yes\ufffd no"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("joint", [" a word", "\n\n", "你好", "=", "<|im_start|> x", "ab<|im_end|>\n "])
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_long_text_is_read_in_pieces_and_is_one_text(kind: str, joint: str, trusted: bool) -> None:
+    tokenizer = small_tokenizer(kind)
+    text = (joint * (9000 // len(joint)))[:9001]
+    calls = Counting(tokenizer)
+    stream = TokenStream(TokenCodec(calls))
+    stream.append(text, trusted=trusted)
+    assert list(stream.ids) == tokenizer.encode(text, trusted=trusted)
+    assert max(calls.lengths) < 9000
+
+
+class Counting:
+    """A tokenizer that notes how long the texts are that it is given."""
+
+    def __init__(self, inner: Tokenizer) -> None:
+        self._inner = inner
+        self.lengths: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def encode(self, text: str, *, trusted: bool = False) -> list[int]:
+        self.lengths.append(len(text))
+        return self._inner.encode(text, trusted=trusted)
+
+
+def test_reading_ends_behind_the_limit() -> None:
+    tokenizer = Counting(small_tokenizer("gpt2"))
+    stream = TokenStream(TokenCodec(tokenizer), limit=1000)
+    stream.append("a word " * 100)
+    assert not stream.overflowed
+    mark, fork = stream.mark(), stream.fork()
+    tokenizer.lengths.clear()
+    stream.append("a word " * 1_000_000)
+    assert stream.overflowed
+    assert stream.fork().overflowed
+    assert sum(tokenizer.lengths) < 100_000
+    assert len(stream) > 1000
+    before = stream.ids
+    stream.append("more")
+    assert stream.ids == before
+    again = stream.at(mark)
+    assert not again.overflowed
+    assert again.ids == fork.ids
 
 
 def test_nothing_is_nothing() -> None:

@@ -154,6 +154,7 @@ def test_forced_text_is_counted_once(server: Server) -> None:
         ({"text": "a", "sampling_params": {"regex": "a", "json_schema": "{}"}}, "exclude"),
         ({"text": "a", "sampling_params": {"regex": "(("}}, "regex"),
         ({"text": "a" * 5000, "sampling_params": {}}, "5000 tokens"),
+        ({"text": "a " * 1_000_000, "sampling_params": {}}, "more tokens than"),
         ({"text": "a", "lora_path": "x"}, "lora_path"),
         ({"input_ids": [9999]}, "9999"),
         ([1], "JSON object"),
