@@ -70,12 +70,12 @@ class Fields:
         return value
 
     def strings(self, name: str) -> tuple[str, ...]:
-        """Text, or a list of texts; the empty ones say nothing."""
+        """Text, or a list of texts, none of them empty."""
         value = self.get(name, [])
         values = [value] if isinstance(value, str) else value
-        if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
-            raise self.wrong(name, "text or a list of texts")
-        return tuple(item for item in values if item)
+        if not isinstance(values, list) or not all(isinstance(item, str) and item for item in values):
+            raise self.wrong(name, "text or a list of texts, none of them empty")
+        return tuple(values)
 
     def ids(self, name: str) -> tuple[int, ...]:
         """A list of token ids."""

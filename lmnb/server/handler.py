@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lmnb.server.server import _Socket
 
 MAX_BODY = 64 << 20  # bytes
+_MOST_DIGITS = 18
 IDLE_SECONDS = 60.0
 _OPEN = ("/health", "/health_generate")  # what needs no key
 
@@ -70,6 +71,7 @@ class Handler(BaseHTTPRequestHandler):
     def _get(self, path: str) -> Any:
         native = self.server.native
         if path in _OPEN:
+            native.check_health()
             return ""
         if path in ("/get_model_info", "/model_info"):
             return native.model_info()
@@ -122,14 +124,14 @@ class Handler(BaseHTTPRequestHandler):
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             self.close_connection = True
             raise HttpError(411, "send the body with a Content-Length")
-        try:
-            length = int(self.headers.get("Content-Length") or 0)
-        except ValueError:
-            length = -1
-        if not 0 <= length <= MAX_BODY:
+        told = self.headers.get("Content-Length") or "0"
+        if not (told.isascii() and told.isdigit()):
+            self.close_connection = True
+            raise HttpError(400, f"Content-Length must be a number of bytes, not {told[:40]!r}")
+        if len(told) > _MOST_DIGITS or int(told) > MAX_BODY:
             self.close_connection = True
             raise HttpError(413, f"a body has at most {MAX_BODY} bytes")
-        return self.rfile.read(length)
+        return self.rfile.read(int(told))
 
     def _json(self) -> Any:
         try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from lmnb.backends.jinja_template import JinjaTemplate
+from lmnb.errors import EngineClosedError
 from lmnb.runtime.request import Constraint, Request, SamplingParams, TokenLogprob
 from lmnb.server.fields import Fields
 from lmnb.server.http_error import HttpError, as_http_error, error_body
@@ -60,6 +61,11 @@ class Native:
     def __init__(self, runtime: Runtime, jobs: Jobs) -> None:
         self._runtime = runtime
         self._jobs = jobs
+
+    def check_health(self) -> None:
+        """`/health`. EngineClosedError if nothing can be generated any more."""
+        if self._runtime.closed:
+            raise EngineClosedError(f"the runtime of {self._runtime.name!r} was shut down, or its engine has died")
 
     def model_info(self) -> dict[str, Any]:
         """`/get_model_info`."""

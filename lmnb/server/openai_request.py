@@ -32,6 +32,7 @@ _IGNORED: dict[str, Collection[Any] | None] = {
     "best_of": (1,),
     "suffix": ("",),
 }
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,11 @@ def read_chat(body: Any, runtime: Runtime) -> Asked:
     ids = _chat_prompt(fields, runtime)
     logprobs = fields.flag("logprobs")
     top = fields.whole("top_logprobs", 0)
+    if top and not logprobs:
+        raise HttpError(400, "top_logprobs needs logprobs: true", "top_logprobs")
     room = max(runtime.status().context_tokens - len(ids), 1)  # without a limit, the model ends its turn itself
     params, count = _sampling(fields, default_tokens=room)
-    params = runtime.sampling(
-        replace(params, return_logprob=logprobs, top_logprobs_num=top if logprobs else 0), chat=True
-    )
+    params = runtime.sampling(replace(params, return_logprob=logprobs, top_logprobs_num=top), chat=True)
     stream, with_usage = _stream(fields)
     _finish(fields)
     requests = [Request(input_ids=ids, sampling=_nth(params, i)) for i in range(count)]
@@ -137,6 +138,8 @@ def _chat_prompt(fields: Fields, runtime: Runtime) -> tuple[int, ...]:
         role = one.text("role")
         if role is None:
             raise HttpError(400, f"{where}.role is missing", "messages")
+        if role not in _ROLES:
+            raise HttpError(400, f"{where}.role is {role[:40]!r}; use one of {', '.join(_ROLES)}", "messages")
         content = _content(one, where)
         one.allow({"name": None, "refusal": None, "tool_calls": ([],), "tool_call_id": ()})
         one.finish()
@@ -152,7 +155,9 @@ def _chat_prompt(fields: Fields, runtime: Runtime) -> tuple[int, ...]:
 
 
 def _content(fields: Fields, where: str) -> str:
-    content = fields.get("content", "")
+    if "content" not in fields:
+        raise HttpError(400, f"{where}.content is missing; it may be empty text", "messages")
+    content = fields.get("content")
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [content]

@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lmnb.errors import ArgumentError
+from lmnb.errors import ArgumentError, EngineClosedError
 from lmnb.server.address import is_loopback
 from lmnb.server.handler import Handler
 from lmnb.server.job import Jobs
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from lmnb.backends.local import Runtime
 
+_LAST_PORT = 65535
+
 
 class Server:
     """Serves `runtime` at `url` from the moment it is made, until `close`.
@@ -29,6 +31,12 @@ class Server:
     """
 
     def __init__(self, runtime: Runtime, *, host: str = "127.0.0.1", port: int = 0, api_key: str | None = None) -> None:
+        if not isinstance(host, str):
+            raise ArgumentError(f"host must be text, such as '127.0.0.1', not {host!r}")
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _LAST_PORT:
+            raise ArgumentError(f"port must be a whole number from 0 (any free one) to {_LAST_PORT}, not {port!r}")
+        if runtime.closed:
+            raise EngineClosedError(f"{runtime!r} cannot be served: make a new one with lmnb.Runtime(...)")
         if not is_loopback(host) and not api_key:
             raise ArgumentError(
                 f"a server on {host!r} can be reached from other machines, so it needs a key: "

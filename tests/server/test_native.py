@@ -155,6 +155,10 @@ def test_forced_text_is_counted_once(server: Server) -> None:
         ({"text": "a", "sampling_params": {"regex": "(("}}, "regex"),
         ({"text": "a" * 5000, "sampling_params": {}}, "5000 tokens"),
         ({"text": "a " * 1_000_000, "sampling_params": {}}, "more tokens than"),
+        (
+            {"text": "a", "sampling_params": {"stop": ["a", ""]}},
+            "stop must be text or a list of texts, none of them empty",
+        ),
         ({"text": "a", "lora_path": "x"}, "lora_path"),
         ({"input_ids": [9999]}, "9999"),
         ([1], "JSON object"),
@@ -175,6 +179,12 @@ def test_bad_requests_say_what_is_wrong(server: Server, body: Any, word: str) ->
     assert status == 400
     assert word in answer["error"]["message"]
     assert len(generate(server, text="still alive", sampling_params=sampling())["output_ids"]) == 6
+
+
+def test_half_a_character_in_a_prompt_becomes_a_sign_of_it(server: Server) -> None:
+    one, other = (generate(server, text=text, sampling_params=sampling()) for text in ("a\ud800b", "a\ufffdb"))
+    assert one["meta_info"]["prompt_tokens"] == other["meta_info"]["prompt_tokens"]
+    assert one["output_ids"] == other["output_ids"]
 
 
 def test_an_error_after_the_stream_began_is_told_in_it(server: Server) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import urllib.request
+from typing import Any
 
 import pytest
 from context_support import fake_runtime
@@ -14,7 +15,7 @@ from server_support import call, fake_server
 
 from lmnb.__main__ import main
 from lmnb.backends import serving
-from lmnb.errors import ArgumentError, ProgramError
+from lmnb.errors import ArgumentError, EngineClosedError, ProgramError
 from lmnb.server import Server
 
 
@@ -27,6 +28,44 @@ def test_other_machines_need_a_key() -> None:
             connection.request("GET", "/v1/models", headers={"Authorization": "Bearer k"})
             assert connection.getresponse().status == 200
             connection.close()
+
+
+@pytest.mark.parametrize("port", [99999, -1, "a", 1.5, True, None])
+def test_ports_that_are_none(port: Any) -> None:
+    with fake_runtime() as runtime, pytest.raises(ArgumentError, match="port must be a whole number from 0"):
+        runtime.serve(port=port)
+
+
+def test_a_host_is_text() -> None:
+    with fake_runtime() as runtime, pytest.raises(ArgumentError, match="host must be text"):
+        runtime.serve(host=5)  # type: ignore[arg-type]
+
+
+def test_a_runtime_that_was_shut_down_is_not_served_and_not_healthy() -> None:
+    with fake_runtime() as runtime, Server(runtime) as server:
+        assert call(server, "/health")[0] == 200
+        runtime.shutdown()
+        with pytest.raises(EngineClosedError, match=r"make a new one with lmnb\.Runtime"):
+            runtime.serve()
+        status, answer = call(server, "/health")
+        assert status == 503
+        assert "shut down" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("length", "status", "words"),
+    [("-5", 400, "not '-5'"), ("abc", 400, "not 'abc'"), ("1_0", 400, "1_0"), ("9" * 5000, 413, "at most")],
+)
+def test_a_length_that_is_none(length: str, status: int, words: str) -> None:
+    with fake_server() as server:
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=20)
+        connection.putrequest("POST", "/generate")
+        connection.putheader("Content-Length", length)
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert answer.status == status
+        assert words in answer.read().decode()
+        connection.close()
 
 
 def test_key() -> None:
