@@ -121,7 +121,8 @@ class Call:
 
         def work() -> None:
             try:
-                with body.entered():
+                # Nobody waits for this thread, so nothing would catch an interrupt; readers are told of all of these.
+                with body.entered(), contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
                     self.execute_quietly()
             finally:
                 body.finish()

@@ -9,10 +9,11 @@ from typing import Any
 
 from lmnb.backends.image_reading import load_image
 from lmnb.backends.images import ImageData, VideoData
-from lmnb.errors import ArgumentError
+from lmnb.errors import ArgumentError, LmnbError
 from lmnb.language import choices as choice_methods
 from lmnb.language.expressions import Expr, Gen, Image, RoleBegin, RoleEnd, SamplingOptions, Select, Text
 from lmnb.language.graph import REQUIRED, Append, Call, Fork, Graph, Join, Op, Scope, SetVariable
+from lmnb.language.graph_check import check_graph
 from lmnb.language.placeholders import Argument, VariableRef
 from lmnb.language.reasoning import ReasoningFormat
 from lmnb.runtime.request import Constraint
@@ -58,7 +59,7 @@ def from_json(text: str) -> Graph:
         message = json.loads(text)
         if message["lmnb_graph"] != VERSION:
             raise ArgumentError(f"this graph was written in version {message['lmnb_graph']!r}, not {VERSION}")
-        return Graph(
+        graph = Graph(
             name=message["name"],
             parameters={
                 name: REQUIRED if default == {"is": "required"} else _read(default)
@@ -68,10 +69,11 @@ def from_json(text: str) -> Graph:
             result=_read(message["result"]),
             options=_read(message["options"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, ArgumentError):
-            raise
-        raise ArgumentError(f"this is not a graph as Graph.to_json writes it: {error!r}") from error
+        check_graph(graph)
+    except (LmnbError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = str(error) if isinstance(error, LmnbError) else repr(error)
+        raise ArgumentError(f"this is not a graph as Graph.to_json writes it: {reason}") from error
+    return graph
 
 
 def _written(value: Any) -> Any:

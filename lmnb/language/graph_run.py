@@ -137,12 +137,20 @@ class _Execution:
             return self._arguments[value.name]
         if isinstance(value, VariableRef):
             found = self._states[value.stream].get_var(value.name)
-            return found if value.sample is None else found[value.sample]
+            return found if value.sample is None else _sample(found, value)
         if isinstance(value, (list, tuple)):
             return type(value)(self._value(item) for item in value)
         if isinstance(value, dict):
             return {key: self._value(item) for key, item in value.items()}
         return value
+
+
+def _sample(samples: Any, ref: VariableRef) -> Any:
+    """One of a variable's samples; a run may ask for another number of them than the graph was made with."""
+    assert ref.sample is not None
+    if not isinstance(samples, (list, tuple)) or ref.sample >= len(samples):
+        raise ProgramError(f"there is no {ref!r} in this run; run the graph with the n that it was made with")
+    return samples[ref.sample]
 
 
 class _SayStep(Step):
@@ -163,7 +171,7 @@ class _SayStep(Step):
         await variable.signal.wait_async(lambda: variable.done)
         if variable.failure is not None:
             raise variable.failure.error(f"variable {variable.name!r} has no value")
-        value = variable.value if self.ref.sample is None else variable.value[self.ref.sample]
+        value = variable.value if self.ref.sample is None else _sample(variable.value, self.ref)
         if not isinstance(value, str):
             if not self.ref.formatted:
                 raise ProgramError(f"only text can be added to a program, not {value!r}; use str(...) for other values")

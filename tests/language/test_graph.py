@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import lmnb as sgl
 from lmnb.backends.testing import ScriptedBackend, ScriptedCall
-from lmnb.errors import ArgumentError, GenerationError, ProgramError
+from lmnb.errors import ArgumentError, GenerationError, LmnbError, ProgramError
 from lmnb.language.expressions import RoleBegin, RoleEnd, Text
 from lmnb.language.program import Program
 
@@ -333,6 +334,71 @@ def test_what_json_cannot_hold() -> None:
     for wrong in ("", "[]", "{}", json.dumps({"lmnb_graph": 99}), straight.compile().to_json().replace("append", "x")):
         with pytest.raises(ArgumentError):
             sgl.Graph.from_json(wrong)
+
+
+def edits(message: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Each place of a JSON value, with what somebody might have put there."""
+    if isinstance(message, dict):
+        for key in message:
+            yield (*path, key), DELETED
+    others: list[Any] = [None, "other", 7, -1, [], {}, {"is": "tuple", "items": [0]}, {"is": "arg", "name": "gone"}]
+    for other in others[1:4] if message is None else others:
+        if other != message and path:
+            yield path, other
+    items = message.items() if isinstance(message, dict) else enumerate(message) if isinstance(message, list) else ()
+    for key, item in items:
+        yield from edits(item, (*path, key))
+
+
+DELETED = object()
+
+
+def edited(text: str, path: tuple[Any, ...], value: Any) -> str:
+    message = json.loads(text)
+    place = message
+    for key in path[:-1]:
+        place = place[key]
+    if value is DELETED:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return json.dumps(message)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("program", "arguments"), CASES[1:4])
+def test_an_edited_graph_is_refused_where_it_is_read(program: Program, arguments: dict[str, Any]) -> None:
+    text = program.compile().to_json()
+    refused = num_run = 0
+    for path, value in list(edits(json.loads(text)))[::5]:  # 5 and the number of edits of a place have no divisor
+        try:
+            graph = sgl.Graph.from_json(edited(text, path, value))
+        except ArgumentError as error:
+            assert len(str(error).splitlines()) == 1  # noqa: PT017  # most are expected, and not all
+            refused += 1
+            continue
+        str(graph), graph.to_dot(), graph.prefix()
+        if (num_run := num_run + 1) % 3 == 0:  # the others differ in a word or a number
+            with contextlib.suppress(LmnbError):
+                graph.run(
+                    **{name: arguments.get(name, "x") for name in graph.parameters}, backend=ScriptedBackend()
+                ).sync()
+    assert refused > 3 * num_run > 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"stream": 0', '"stream": 5', "op 0 .*no stream s5"),
+        ('"name": "question"', '"name": "asked"', "no parameter 'asked'"),
+        ('{"is": "var", "stream": 0, "name": "answer"', '{"is": "var", "stream": 0, "name": "x"', "no variable 'x'"),
+    ],
+)
+def test_what_is_wrong_in_an_edited_graph_is_named(old: str, new: str, message: str) -> None:
+    text = straight.compile().to_json()
+    assert old in text
+    with pytest.raises(ArgumentError, match=message):
+        sgl.Graph.from_json(text.replace(old, new, 1))
 
 
 def test_star_parameters_are_refused() -> None:

@@ -150,7 +150,6 @@ def test_an_error_in_the_body_reaches_the_readers(pieces_before: PiecesBefore) -
     assert state.run.status == "failed"
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, CancelledError, asyncio.CancelledError])
 def test_a_body_that_stops_by_itself_does_not_end_as_if_it_were_whole(
     stop: type[BaseException], pieces_before: PiecesBefore
