@@ -126,6 +126,64 @@ def test_a_refusal_keeps_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "sent a refusal in the place of an answer: I can't help." in refused(ask.run(backend=backend))
 
 
+OBJECT = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "maximum": 9}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+LIST = {"type": "array", "items": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "said", "problem"),
+    [
+        (
+            OBJECT,
+            '{"b":2}',
+            r"not of the JSON schema .* \(\$: 'a' is a required property\): \{\"b\":2\}",
+        ),
+        (OBJECT, '{"a":"2"}', r"\$\.a: '2' is not of type 'integer'"),
+        (OBJECT, '{"a":10}', r"\$\.a: 10 is greater"),
+        (OBJECT, 'Sure! {"a":2}', r"it is no JSON"),
+        (OBJECT, "", r"it is no JSON"),
+        (LIST, '{"value":[1,"x"]}', r"\$\[1\]: 'x' is not of type 'integer'"),
+        ({"$ref": "#/$defs/A", "$defs": {"A": OBJECT}}, '{"value":{"b":2}}', r"not of the JSON schema"),
+    ],
+)
+def test_an_answer_of_another_schema(
+    schema: dict[str, Any], said: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with openai(Answer(events=(chunk(said), chunk("", "stop"))), monkeypatch) as backend:
+        assert re.search(problem, refused(ask.run(backend=backend, json_schema=schema)))
+
+
+def test_an_answer_that_a_limit_cut_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with openai(Answer(events=(chunk('{"a":'), chunk("", "length"))), monkeypatch) as backend:
+        state = ask.run(backend=backend, json_schema=OBJECT)
+        assert state["x"] == '{"a":'
+        assert state.get_meta_info("x")["finish_reason"]["type"] == "length"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (OBJECT, ' {"a": 2}\n'),
+        ({"type": "object", "properties": {"a": {"pattern": "(?<n>a)\\p{L}"}}}, '{"a":"x"}'),  # of another dialect
+        ({"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:1/x.json"}}}, '{"a":"x"}'),
+    ],
+)
+def test_an_answer_of_the_schema(schema: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with openai(Answer(events=(chunk(said), chunk("", "stop"))), monkeypatch) as backend:
+        state = ask.run(backend=backend, json_schema=schema)
+        assert state["x"] == said
+
+
+def test_an_answer_that_a_stop_may_have_cut_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with openai(Answer(events=(chunk('{"a":'), chunk("", "stop"))), monkeypatch) as backend:
+        assert ask.run(backend=backend, json_schema=OBJECT, stop="2")["x"] == '{"a":'
+
+
 def test_values_and_choices_of_a_chat_api(monkeypatch: pytest.MonkeyPatch) -> None:
     with openai(Answer(events=(chunk('{"value": "re'),)), monkeypatch) as backend:
         assert "ended before the answer did" in refused(choose.run(backend=backend))
