@@ -55,5 +55,5 @@ def checked_backend(backend: Backend) -> Backend:
     if isinstance(backend, type):
         raise ArgumentError(f"{backend.__name__} is the class of a backend; make one of it: {backend.__name__}(...)")
     if not callable(getattr(backend, "new_context", None)):
-        raise ArgumentError(f"{shown(backend)} is not a backend; give a lmnb.Runtime")
+        raise ArgumentError(f"{shown(backend)} is not a backend; give one, such as lmnb.Runtime() or lmnb.OpenAI(...)")
     return backend

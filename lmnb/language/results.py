@@ -104,8 +104,12 @@ def frame_kind(rows: Any) -> str | None:
 
 
 def frame_rows(frame: Any, kind: str, wanted: Sequence[str]) -> list[dict[str, Any]]:
-    """The frame's rows as dicts of the columns that are wanted; other columns are left out."""
+    """The frame's rows as dicts of the columns that are wanted; other columns are left out. ArgumentError where two have
+    one name."""
     columns = [name for name in frame.columns if name in wanted]
+    twice = next((name for name in columns if columns.count(name) > 1), None)
+    if twice is not None:
+        raise ArgumentError(f"the frame has {columns.count(twice)} columns {twice!r}; rename or drop all but one")
     if kind == "pandas":
         rows: list[dict[str, Any]] = frame[columns].to_dict("records")
         return rows if columns else [{} for _ in range(len(frame))]

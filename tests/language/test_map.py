@@ -92,6 +92,9 @@ def test_pandas_in_pandas_out(backend: ScriptedBackend) -> None:
         ask.map(frame[["label"]], **quiet)
     with pytest.raises(ArgumentError, match="frame"):
         ask.map(frame["question"], **quiet)
+    twice = pd.DataFrame([["a", "b", 1, 2]], columns=["question", "question", "label", "label"])
+    with pytest.raises(ArgumentError, match="2 columns 'question'"):
+        ask.map(twice, **quiet)
 
 
 def test_polars_in_polars_out(backend: ScriptedBackend) -> None:
