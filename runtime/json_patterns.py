@@ -1,7 +1,7 @@
 """JSON Schema's `pattern` and `format` as regexes in Rust's dialect, whole-match, with the standards' own meaning.
 
 A pattern is ECMA 262's: it searches, `.` matches no line end, `\\d` and `\\w` are ASCII. Formats are those of
-RFC 3339, 4291, 5321 and 1123, without leap seconds and without internationalised host names.
+RFC 3339, 4291, 5321 and 1123, without leap seconds, the year 0000 and internationalised host names.
 """
 
 from __future__ import annotations
@@ -108,10 +108,11 @@ def _join_surrogates(match: re.Match[str]) -> str:
     return f"\\U{0x10000 + ((high & 0x3FF) << 10) + (low & 0x3FF):08x}"
 
 
+# Without the year 0000, which RFC 3339 has and no Python date.
 _DATE = (
-    r"(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    r"(?:(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
     r"|02-(?:0[1-9]|1[0-9]|2[0-8]))"
-    r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+    r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29)"
 )
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]+)?(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"

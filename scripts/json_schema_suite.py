@@ -6,8 +6,8 @@ PATH holds JSON files of the suite's form: lists of {description, schema, tests:
 For each schema: it is refused, with a reason; or every instance that the grammar accepts must be valid, and every
 valid instance must be accepted if it is written in our style. Our style: compact, properties in the schema's order,
 no properties but those that are listed where only `properties` speaks of them, whole numbers without a fraction.
-no leap seconds, no host names that encode other alphabets. Formats are enforced. An instance that breaks these rules
-alone is counted as "style". Anything else is wrong, and makes the exit status 1.
+no leap seconds, no year 0000, no host names that encode other alphabets. Formats are enforced. An instance that breaks
+these rules alone is counted as "style". Anything else is wrong, and makes the exit status 1.
 """
 
 from __future__ import annotations

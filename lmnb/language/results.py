@@ -104,8 +104,8 @@ def frame_kind(rows: Any) -> str | None:
 
 
 def frame_rows(frame: Any, kind: str, wanted: Sequence[str]) -> list[dict[str, Any]]:
-    """The frame's rows as dicts of the columns that are wanted; other columns are left out. ArgumentError where two have
-    one name."""
+    """The frame's rows as dicts of the columns that are wanted; other columns are left out. ArgumentError where two
+    of them have one name."""
     columns = [name for name in frame.columns if name in wanted]
     twice = next((name for name in columns if columns.count(name) > 1), None)
     if twice is not None:

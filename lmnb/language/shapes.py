@@ -15,7 +15,7 @@ from lmnb.backends.plain_values import PATTERNS
 from lmnb.errors import ArgumentError, GrammarError
 from lmnb.language.pydantic_types import model_schema
 from lmnb.language.tools import named_tools, read_call, tools_schema
-from lmnb.language.typed import schema_of, value_of, with_python_years
+from lmnb.language.typed import schema_of, value_of
 from lmnb.runtime.argument_checks import check_text, shown
 from lmnb.runtime.request import Constraint
 
@@ -93,7 +93,7 @@ class ShapeArguments:
     def _of_schema(self, schema: Any) -> Shape:
         if hasattr(schema, "model_json_schema"):  # pydantic's, or like it
             read = getattr(schema, "model_validate_json", json.loads)
-            return Shape(self._json(with_python_years(model_schema(schema))), read=read)
+            return Shape(self._json(model_schema(schema)), read=read)
         if _is_type(schema):
             return Shape(self._json(schema_of(schema)), read=lambda text: value_of(schema, text))
         if isinstance(schema, Mapping | bool):

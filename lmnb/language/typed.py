@@ -36,7 +36,6 @@ _PLAIN: dict[Any, dict[str, Any]] = {
     uuid.UUID: {"type": "string", "format": "uuid"},
 }
 _UNIONS = (Union, types.UnionType)
-_YEARS = {"pattern": "^(?:[1-9]|0[1-9]|00[1-9]|000[1-9])"}
 _VALUES = ("const", "default", "enum", "examples")  # of a schema: values, in which nothing is a schema
 
 
@@ -44,9 +43,9 @@ def schema_of(kind: Any) -> dict[str, Any]:
     """The JSON schema of a type. ArgumentError for a type that JSON has no form for, or for limits in `Annotated[...]`
     that cannot be enforced."""
     if _is_left_to_pydantic(kind):
-        return cast("dict[str, Any]", with_python_years(pydantic_types.json_schema(kind)))
+        return pydantic_types.json_schema(kind)
     writer = _Writer()
-    schema = with_python_years(writer.schema(kind))
+    schema = writer.schema(kind)
     return {**schema, "$defs": writer.definitions} if writer.definitions else schema
 
 
@@ -70,7 +69,7 @@ class _Writer:
     def schema(self, kind: Any) -> dict[str, Any]:
         kind = _bare(kind)
         if hasattr(kind, "__metadata__"):  # with limits
-            return merge_definitions(self.definitions, with_python_years(pydantic_types.json_schema(kind)))
+            return merge_definitions(self.definitions, pydantic_types.json_schema(kind))
         if _is_hashable(kind) and kind in _PLAIN:
             return dict(_PLAIN[kind])
         origin, arguments = get_origin(kind), get_args(kind)
@@ -106,14 +105,12 @@ class _Writer:
             self._names.append((kind, name))
             self.definitions[name] = {}  # stands for it while its own parts refer to it
             fields = list(_fields(kind))
-            self.definitions[name] = with_python_years(
-                {
-                    "type": "object",
-                    "properties": {field: self.schema(hint) for field, hint, _ in fields},
-                    "required": [field for field, _, required in fields if required],
-                    "additionalProperties": False,
-                }
-            )
+            self.definitions[name] = {
+                "type": "object",
+                "properties": {field: self.schema(hint) for field, hint, _ in fields},
+                "required": [field for field, _, required in fields if required],
+                "additionalProperties": False,
+            }
         return {"$ref": f"#/$defs/{name}"}
 
 
@@ -149,18 +146,6 @@ def _renamed(schema: Any, refs: Mapping[str, str]) -> Any:
 
 def _free_name(name: str, taken: Container[str]) -> str:
     return next(free for number in count(1) if (free := name if number == 1 else f"{name}_{number}") not in taken)
-
-
-def with_python_years(schema: Any) -> Any:
-    """A copy in which dates have years that Python's have: JSON Schema knows a year 0000, Python does not."""
-    if isinstance(schema, list):
-        return [with_python_years(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    node = {key: value if key in _VALUES else with_python_years(value) for key, value in schema.items()}
-    if node.get("format") in ("date", "date-time") and _YEARS not in node.get("allOf", ()):
-        node["allOf"] = [*node.get("allOf", ()), _YEARS]
-    return node
 
 
 def _fields(kind: Any) -> Iterator[tuple[str, Any, bool]]:
