@@ -13,6 +13,7 @@ import torch
 
 from lmnb.errors import ArgumentError, ModelNotFoundError, UnsupportedModelError
 from lmnb.kernels import native
+from lmnb.runtime.argument_checks import shown
 from lmnb.runtime.batch import Model
 from lmnb.runtime.decoder_config import DecoderConfig, NotFusedError, parse_config
 from lmnb.runtime.dummy_weights import DummyCheckpoint
@@ -107,17 +108,18 @@ def resolve_source(source: str | Path | None) -> tuple[Path, str]:
     if not isinstance(source, str | os.PathLike):
         raise ArgumentError(f"a model is named by text or a path, not by {source!r}")
     text = os.fspath(source)
-    path = Path(text).expanduser()
-    if text and path.is_dir():  # "" would be the current folder
+    # Not by the path's own methods, which fail for names that no file system takes.
+    path = Path(os.path.expanduser(text))
+    if text and os.path.isdir(path):  # "" would be the current folder
         return path, path.resolve().name
-    if path.is_file():
+    if os.path.isfile(path):
         if path.suffix.lower() != ".gguf":
             raise ModelNotFoundError(f"{path} is a file; lmnb loads a transformers folder or a .gguf file")
         return _from_gguf(path), path.stem
     if isinstance(source, str) and path.suffix.lower() != ".gguf" and _HUB_ID.fullmatch(text):
         return _from_hub(text), text.partition("/")[2]
     raise ModelNotFoundError(
-        f"{text!r} is no folder, no .gguf file and no hub id such as 'Qwen/Qwen3-0.6B'; "
+        f"{shown(text)} is no folder, no .gguf file and no hub id such as 'Qwen/Qwen3-0.6B'; "
         f"check the path (here: {Path.cwd()}), or use {EMBEDDED_NAME!r} for the embedded model"
     )
 

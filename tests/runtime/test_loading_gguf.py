@@ -338,3 +338,10 @@ def test_broken_integers_are_named(tmp_path: Path) -> None:
     (copy / "integers.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ModelNotFoundError, match=r"integers\.safetensors cannot be read"):
         load_model(copy, quantization="gguf")
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a\0b", "~nobody-of-that-name/x", "", "no/such/folder"])
+def test_a_name_that_no_file_can_have_is_no_model(name: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"is no folder, no \.gguf file and no hub id") as caught:
+        resolve_source(name)
+    assert len(str(caught.value)) < 600

@@ -5,7 +5,6 @@ A backend says how one call is made; everything about states and prompts is here
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -17,7 +16,7 @@ from lmnb.backends.plain_values import PlainValue, plain_value, value_of_schema
 from lmnb.backends.remote.api_reply import ApiReply
 from lmnb.backends.remote.cancellation import until_cancelled
 from lmnb.backends.remote.chat_prompt import ChatPrompt
-from lmnb.backends.remote.schema_check import problem_of
+from lmnb.backends.remote.schema_check import check_schema
 from lmnb.backends.remote.secrets import Secret
 from lmnb.backends.remote.structured import ask_for_choice, ask_for_value
 from lmnb.backends.remote.text_prompt import TextPrompt
@@ -247,21 +246,10 @@ class ApiContext:
                 reply.end(self._backend.tell)
             else:
                 await self._backend.ask(self._prompt, params, reply)
-            await self._check(params, reply)
+            await check_schema(self._backend.tell, params, reply.text, reply.finish_reason)
         except Exception as error:
             raise_from(self._backend.as_remote(error), error)
         return True
-
-    async def _check(self, params: SamplingParams, reply: ApiReply) -> None:
-        """RemoteError for a finished answer that is not of the schema. One that a limit or a stop cut need not be."""
-        constraint = params.constraint
-        cut = reply.finish_reason != "stop" or bool(params.stop or params.stop_regex or params.stop_token_ids)
-        if constraint is None or constraint.kind != "json_schema" or cut:
-            return
-        problem = await asyncio.to_thread(problem_of, reply.text, constraint.source)
-        if problem is not None:
-            what = f"an answer that is not of the JSON schema that it was asked for ({problem})"
-            raise self._backend.tell.sent(what, reply.text)
 
     async def _score(self, choices: Sequence[str], unconditional: bool) -> Scores:
         try:

@@ -15,6 +15,7 @@ from lmnb.backends.remote.cancellation import until_cancelled
 from lmnb.backends.remote.endpoint_bodies import commit_body, generate_body, scoring_body
 from lmnb.backends.remote.endpoint_reply import Reply, count_of
 from lmnb.backends.remote.endpoint_scoring import RemoteToken, ScoredChoice, attribute
+from lmnb.backends.remote.schema_check import check_schema
 from lmnb.backends.remote.text_prompt import TextPrompt
 from lmnb.errors import ArgumentError, CancelledError
 from lmnb.runtime.request import SamplingParams, TokenLogprob
@@ -88,7 +89,7 @@ class EndpointContext:
         rid = secrets.token_hex(16)
         body = generate_body(self.text, self._prompt.images, params, rid, logprob_start)
         try:
-            finished = await until_cancelled(self._stream(body, reply), cancel)
+            finished = await until_cancelled(self._stream(body, reply, params), cancel)
             if finished is None:
                 await self._abort(rid)
         finally:
@@ -114,7 +115,7 @@ class EndpointContext:
                 self._backend.token_usage.add(count_of(meta, "prompt_tokens"), count_of(meta, "completion_tokens"))
         return answer
 
-    async def _stream(self, body: Any, reply: Reply) -> bool:
+    async def _stream(self, body: Any, reply: Reply, params: SamplingParams) -> bool:
         events = self._backend.wire.stream("/generate", body)
         try:
             async for event in events:
@@ -122,6 +123,7 @@ class EndpointContext:
         finally:
             await events.aclose()  # type: ignore[attr-defined]  # a generator: this closes the connection
         reply.finish()
+        await check_schema(self._backend.wire.tell, params, reply.text, reply.finish_reason)
         return True
 
     async def _abort(self, rid: str) -> None:

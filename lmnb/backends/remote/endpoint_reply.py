@@ -37,6 +37,12 @@ class Reply:
         """What was shown."""
         return self._shown.shown
 
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why the generation ended, when it has."""
+        reason = self._meta.get("finish_reason") or {}
+        return "length" if reason.get("type") == "length" else "stop"
+
     def take(self, event: dict[str, Any]) -> None:
         """One cumulative result. RemoteError if the server gave up."""
         tell = self._backend.wire.tell
@@ -69,10 +75,9 @@ class Reply:
         """What it came to."""
         meta = self._meta
         reason = meta.get("finish_reason") or {}
-        kind: FinishReason = "cancelled" if cancelled else "length" if reason.get("type") == "length" else "stop"
         return Generation(
             text=self.text,
-            finish_reason=kind,
+            finish_reason="cancelled" if cancelled else self.finish_reason,
             matched=None if cancelled else reason.get("matched"),
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,

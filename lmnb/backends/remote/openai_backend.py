@@ -71,6 +71,8 @@ class OpenAI(ApiBackend):
         refuse_key(client_options, variable)
         if server not in DIALECTS:
             raise ArgumentError(f"server must be one of {', '.join(DIALECTS)}, not {server!r}")
+        if is_chat_model not in (None, True, False):
+            raise ArgumentError(f"is_chat_model must be True, False or None, not {is_chat_model!r}")
         keyless = base_url is not None and api_key_env is None and not is_azure
         key = Secret(None) if keyless else key_from_environment(variable, "lmnb.OpenAI")
         where = base_url or os.environ.get("OPENAI_BASE_URL") or client_options.get("azure_endpoint")

@@ -1,13 +1,27 @@
-"""Whether an API's answer is of the JSON schema that it was asked for: not every server looks at `response_format`."""
+"""Whether a server's answer is of the JSON schema that it was asked for: not every one looks at the field."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 
 from lmnb.backends.remote.packages import require
+from lmnb.backends.remote.unreadable import Teller
+from lmnb.runtime.request import SamplingParams
 
 _LONGEST = 160  # characters of a problem
+
+
+async def check_schema(tell: Teller, params: SamplingParams, text: str, reason: str | None) -> None:
+    """RemoteError for a finished answer that is not of the schema. One that a limit or a stop cut need not be."""
+    constraint = params.constraint
+    cut = reason != "stop" or bool(params.stop or params.stop_regex or params.stop_token_ids)
+    if constraint is None or constraint.kind != "json_schema" or cut:
+        return
+    problem = await asyncio.to_thread(problem_of, text, constraint.source)
+    if problem is not None:
+        raise tell.sent(f"an answer that is not of the JSON schema that it was asked for ({problem})", text)
 
 
 def problem_of(text: str, schema: str) -> str | None:

@@ -282,6 +282,17 @@ def test_a_generation_by_a_server_that_answers_nonsense(answer: Answer) -> None:
         assert " sent " in message
 
 
+def test_a_server_that_ignores_the_schema() -> None:
+    def says(text: str, reason: str = "stop") -> Answer:
+        return Answer(events=({"text": text, "meta_info": {"finish_reason": {"type": reason}}},))
+
+    with endpoint(lambda path: says('{"b":2}')) as backend:
+        assert "not of the JSON schema" in refused(ask.run(backend=backend, json_schema=OBJECT))
+    for answer in (says('{"a": 2}'), says('{"a"', "length")):
+        with endpoint(lambda path, answer=answer: answer) as backend:  # type: ignore[misc]
+            assert ask.run(backend=backend, json_schema=OBJECT)["x"] == answer.events[0]["text"]  # type: ignore[index]
+
+
 def test_an_error_with_status_200_keeps_its_words() -> None:
     with endpoint(lambda path: Answer({"error": {"message": f"bad {KEY}"}})) as backend:
         assert "says: bad ***" in refused(choose.run(backend=backend))
@@ -314,6 +325,11 @@ def test_addresses_that_are_none(url: Any, monkeypatch: pytest.MonkeyPatch) -> N
             OpenAI("m", base_url=url)
         with pytest.raises(ArgumentError, match="address"):
             Anthropic("m", base_url=url)
+
+
+def test_whether_it_chats_is_true_or_false() -> None:
+    with pytest.raises(ArgumentError, match="is_chat_model must be True, False or None, not 'x'"):
+        OpenAI("m", is_chat_model="x", base_url="http://127.0.0.1:1")  # type: ignore[arg-type]
 
 
 def test_a_certificate_that_is_not_there() -> None:
