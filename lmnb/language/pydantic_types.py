@@ -24,6 +24,7 @@ _LIMITS_OF = {  # JSON Schema's limits, by the types that they are for
     ("array",): {"minItems", "maxItems"},
     ("integer", "number"): {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
 }
+VALUES = ("const", "default", "enum", "examples")  # of a schema: values, in which nothing is a schema
 _NOTES = frozenset(("Doc", "DocInfo"))  # of typing_extensions and annotated_types
 
 
@@ -113,8 +114,9 @@ def _check_limits(kind: Any, schema: Any) -> None:
         wrong = limits & schema.keys()
         if isinstance(schema.get("type"), str) and schema["type"] not in types and wrong:
             raise ArgumentError(f"{_name(kind)}: {min(wrong)} says nothing of a JSON {schema['type']}; remove it")
-    for part in schema.values():
-        _check_limits(kind, part)
+    for keyword, part in schema.items():
+        if keyword not in VALUES:
+            _check_limits(kind, part)
 
 
 def _refusal(kind: Any, error: Exception) -> ArgumentError:

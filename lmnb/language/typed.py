@@ -36,7 +36,6 @@ _PLAIN: dict[Any, dict[str, Any]] = {
     uuid.UUID: {"type": "string", "format": "uuid"},
 }
 _UNIONS = (Union, types.UnionType)
-_VALUES = ("const", "default", "enum", "examples")  # of a schema: values, in which nothing is a schema
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
@@ -136,7 +135,7 @@ def _renamed(schema: Any, refs: Mapping[str, str]) -> Any:
         return schema
     return {
         key: value
-        if key in _VALUES
+        if key in pydantic_types.VALUES
         else refs[value]
         if key == "$ref" and isinstance(value, str) and value in refs
         else _renamed(value, refs)

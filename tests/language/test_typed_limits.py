@@ -38,6 +38,14 @@ class Stay(BaseModel):
     first: dt.date
 
 
+class Form(BaseModel):
+    """Has fields and values that read like keywords of a schema."""
+
+    type: Literal["integer"] = "integer"
+    pattern: str = "x"
+    like: dict[str, int | str] = {"type": "integer", "minLength": 3}
+
+
 CASES: dict[str, tuple[Any, Any, Any]] = {
     "field": (Few, 3, 5),
     "dataclass": (Room, {"beds": 4}, {"beds": 5}),
@@ -58,6 +66,7 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "date": (dt.date, "0001-01-01", "0000-01-01"),
     "time": (dt.datetime, "2024-02-29T10:00:00Z", "0000-02-29T10:00:00Z"),
     "model's date": (Stay, {"first": "2024-02-29"}, {"first": "0000-02-29"}),
+    "keywords as names": (Form, {"type": "integer", "pattern": "a"}, {"type": "string"}),
     "date in a list": (list[Annotated[dt.date, Field(description="day")]], ["2024-02-29"], ["0000-02-29"]),
 }
 
