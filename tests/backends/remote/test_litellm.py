@@ -57,6 +57,34 @@ def package(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return calls
 
 
+class _Stream:
+    """The package's stream: when the vendor's ends, it says "stop" whatever the vendor said."""
+
+    def __init__(self, received: str | None) -> None:
+        self.received_finish_reason = received
+        self.intermittent_finish_reason = None
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        for text, reason in (("The answer is", None), (None, "stop")):
+            yield SimpleNamespace(choices=[SimpleNamespace(delta=SimpleNamespace(content=text), finish_reason=reason)])
+
+
+def test_a_stream_that_broke_off(package: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    for received in (None, "stop"):
+
+        async def acompletion(received: str | None = received, **arguments: Any) -> _Stream:
+            return _Stream(received)
+
+        monkeypatch.setattr(sys.modules["litellm"], "acompletion", acompletion)
+        with LiteLLM("vendor/m") as backend:
+            state = talk.run(backend=backend)
+            if received:
+                assert state["a"] == "The answer is"
+                continue
+            with pytest.raises(GenerationError, match="ended before the answer did"):
+                state["a"]
+
+
 def test_the_call(package: list[dict[str, Any]]) -> None:
     with LiteLLM("vendor/m", base_url="http://example.invalid", timeout=3, max_retries=1) as backend:
         state = talk.run(backend=backend, temperature=0.5)

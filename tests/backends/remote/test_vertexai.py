@@ -128,9 +128,10 @@ def test_log_probabilities() -> None:
     [
         (chunk("Half", "SAFETY"), "reason SAFETY"),
         ({"promptFeedback": {"blockReason": "SAFETY"}}, "prompt was blocked for the reason SAFETY"),
+        (chunk("Half"), "ended before the answer did; what came before is in the text"),
     ],
 )
-def test_what_google_blocks_is_an_error_with_its_reason(answer: Any, says: str) -> None:
+def test_what_google_blocks_or_does_not_end_is_an_error(answer: Any, says: str) -> None:
     with answering(answer) as stub, model(stub) as backend:
         state = talk.run(backend=backend)
         with pytest.raises(GenerationError, match=says):
