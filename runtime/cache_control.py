@@ -30,20 +30,19 @@ class CacheControl:
     def pin(self, id: int) -> CachePin:
         """Keep a node and all above it. CacheError beyond half of the pool: requests need the rest."""
         node = self._find(id)
-        fresh = sum(len(each.tokens) for each in node.path() if each.pins == 0)
-        held, most = self._cache.num_pinned + fresh, self._pool.num_slots // 2
-        if held > most:
-            raise CacheError(
-                f"pins may hold half of the KV pool, {most:,} tokens, and this would make it {held:,}: unpin something "
-                "first, or load the model with a larger kv_cache"
-            )
+        self._require_room(sum(len(each.tokens) for each in node.path() if each.pins == 0))
         self._cache.pin(node)
         return self._as_pin(node)
 
     def pin_tokens(self, token_ids: Sequence[int]) -> CachePin | None:
-        """Keep a prefix that is cached. None, and nothing done, if it is not cached whole."""
+        """Keep a prefix that is cached. None, and nothing done, if it is not cached whole; CacheError at once if it
+        could not be pinned then."""
         tokens = np.array(token_ids, dtype=np.int32)
-        if not len(tokens) or self._cache.peek(tokens) < len(tokens):
+        num_cached = self._cache.peek(tokens)
+        if not len(tokens) or num_cached < len(tokens):
+            deepest = self._cache.deepest(tokens[:num_cached]) if num_cached else None
+            pinned = sum(len(each.tokens) for each in deepest.path() if each.pins) if deepest else 0
+            self._require_room(len(tokens) - min(pinned, num_cached))
             return None
         match = self._cache.acquire(tokens)
         try:
@@ -96,6 +95,14 @@ class CacheControl:
     def flush(self) -> None:
         """Forget everything that no pin keeps. No request may be running."""
         self._pool.free(self._cache.reset())
+
+    def _require_room(self, num_tokens: int) -> None:
+        held, most = self._cache.num_pinned + num_tokens, self._pool.num_slots // 2
+        if held > most:
+            raise CacheError(
+                f"pins may hold half of the KV pool, {most:,} tokens, and this would make it {held:,}: unpin something "
+                "first, or load the model with a larger kv_cache"
+            )
 
     def _find(self, id: int) -> RadixNode:
         node = self._cache.find(id)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from lmnb.backends.base import ResumableContext
+from lmnb.backends.base import CancelToken, ResumableContext
 from lmnb.backends.well_formed import well_formed
 from lmnb.errors import ArgumentError, ProgramError
 from lmnb.language.branch import linked_token
@@ -125,7 +125,7 @@ async def alternatives(origin: Generated, token: int, count: int) -> list[TokenL
     result = await context.generate(
         params,
         owner=branch.owner(origin.step.node.name, origin.step.line),
-        cancel=branch.run.cancel_token,
+        cancel=CancelToken(),  # the question is not the run's: it is also asked when that was stopped
         on_delta=lambda _: None,
         **options,
     )

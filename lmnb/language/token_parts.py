@@ -28,12 +28,20 @@ def part(
     began; for each token whose log-probability was asked for, `[text, log-probability, [[text, log-probability], ...]]`
     with the likeliest tokens at its place. With `greedy`, where the likeliest allowed token is taken, those that were
     likelier than the token were ruled out (by a constraint, or as tokens that no text may hold): a third entry, 1.
+    So were all others where a constraint forced the token.
     """
     details = [
         [
             backend.token_text(entry.token_id),
             None if entry.logprob is None else round(entry.logprob, 4),
-            [_alternative(backend.token_text(token_id), value, entry, greedy) for token_id, value in entry.top],
+            [
+                [
+                    backend.token_text(token_id),
+                    round(value, 4),
+                    *([1] if _ruled_out(token_id, value, entry, greedy) else []),
+                ]
+                for token_id, value in entry.top
+            ],
         ]
         for entry in logprobs
     ]
@@ -50,9 +58,14 @@ def is_greedy(params: SamplingParams) -> bool:
     return params.temperature == 0 and not any(penalties)
 
 
-def _alternative(text: str, value: float, chosen: TokenLogprob, greedy: bool) -> list[Any]:
-    ruled_out = greedy and chosen.logprob is not None and value > chosen.logprob + _TIE
-    return [text, round(value, 4), *([1] if ruled_out else [])]
+def _ruled_out(token_id: int, value: float, chosen: TokenLogprob, greedy: bool) -> bool:
+    if chosen.masked == 0:  # a constraint left nothing else
+        return token_id != chosen.token_id
+    if not greedy:
+        return False
+    if chosen.logprob is None:  # it is not among the likeliest, which were all likelier then
+        return token_id != chosen.token_id
+    return value > chosen.logprob + _TIE
 
 
 def units(text: str) -> int:

@@ -64,12 +64,10 @@ class Partings:
                 return
             reply: Wire = {"type": "likely", "detail": None, "ids": [], **_place(message)}
             if found:
-                greedy = is_greedy(generated.step.params) or found[0] is not generated.logprobs.get(token)
+                # At its end the model was asked for its own choice just now.
+                greedy = is_greedy(generated.step.params) or token >= len(generated.ids)
                 told = part("", 1, generated.stream.backend, logprobs=found[:1], greedy=greedy)
                 text, logprob, top = told[4][0]
-                if token < len(generated.ids):  # the model may have been asked for its own choice just now
-                    text = generated.stream.backend.token_text(generated.ids[token])
-                    logprob = dict(found[0].top).get(generated.ids[token], logprob if greedy is False else None)
                 reply["detail"] = [text, logprob, top]
                 reply["ids"] = [token_id for token_id, _ in found[0].top]
             self._post(reply)

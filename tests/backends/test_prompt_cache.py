@@ -88,6 +88,7 @@ def test_more_than_half_of_the_pool_is_refused_and_leaves_nothing_behind(runtime
     with pytest.raises(CacheError, match="half of the KV pool, 200 tokens"):
         runtime.cache.pin("x" * 201)
     assert runtime.cache.pins() == []
+    assert runtime.status().prompt_tokens == 0  # nothing was computed for it
     assert runtime.cache.pin("x" * 200).num_tokens == 200
 
 

@@ -59,9 +59,18 @@ def test_greedy_sampling_tells_what_was_ruled_out() -> None:
         ["b", -2.0],
     ]
     assert all(len(row) == 2 for row in part("b", 1, backend, logprobs=[entry])[4][0][2])
+    unlikely = TokenLogprob(chosen, None, ((likely, -0.1), (other, -1.5)))  # not among the likeliest two
+    assert [row[2:] for row in part("b", 1, backend, logprobs=[unlikely], greedy=True)[4][0][2]] == [[1], [1]]
     assert is_greedy(SamplingParams(temperature=0))
     assert not is_greedy(SamplingParams(temperature=0, repetition_penalty=1.1))
     assert not is_greedy(SamplingParams(temperature=0.1))
+
+
+def test_a_forced_token_rules_all_others_out() -> None:
+    backend = ScriptedBackend()
+    likely, chosen = (backend.logprobs("", [word], 0)[0].token_id for word in ("a", "b"))
+    entry = TokenLogprob(chosen, -2.0, ((likely, -0.1), (chosen, -2.0)), masked=0.0)
+    assert part("b", 1, backend, logprobs=[entry])[4][0][2] == [["a", -0.1, 1], ["b", -2.0]]
 
 
 def test_programs_pass_on_that_they_are_greedy(monkeypatch: pytest.MonkeyPatch) -> None:

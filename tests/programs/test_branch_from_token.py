@@ -124,3 +124,16 @@ def test_what_else_was_likely_can_be_asked_later() -> None:
         for k in range(len(s.generated("x"))):
             (noted,), (asked,) = alternatives_of(s, k), alternatives_of(u, k)
             assert [token for token, _ in noted.top] == [token for token, _ in asked.top]
+
+
+def test_what_else_was_likely_can_be_asked_of_a_run_that_was_stopped() -> None:
+    with fake_runtime(step_seconds=0.005) as runtime:
+        s = open_state(runtime)
+        s += "x" + gen("x", max_tokens=2000, temperature=0, ignore_eos=True)
+        deadline = time.monotonic() + 20
+        while len(s.generated("x")) < 20 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        s.run.cancel()
+        s.run.finish()
+        (asked,) = alternatives_of(s, 7)
+        assert len(asked.top) == 5
