@@ -233,3 +233,24 @@ def test_the_dark_theme_is_followed_at_once(open_notebook):
     assert min(ink) > 200
     assert view.locator("select").first.evaluate("e => getComputedStyle(e).colorScheme") == "dark"
     page.screenshot("dark")
+
+
+def test_a_kernel_that_is_restarted_leaves_no_view_waiting(open_notebook):
+    page = open_notebook(
+        "lab",
+        [
+            setup(words(400), 0.05),
+            "%%lmprog --bg --max-tokens 400\ns += user('Go.') + assistant(gen('answer'))",
+        ],
+    )
+    page.run(0, 1)
+    wait_for_text(page, 1, "tok5 ")
+    page.page.evaluate("() => e2e.panel().sessionContext.session.kernel.restart()")
+    view = page.cell(1).locator(".lmnb-run")
+    view.locator(".lmnb-status", has_text="stopped").wait_for(timeout=10_000)
+    assert "The kernel is gone" in view.locator(".lmnb-lost").inner_text()
+    assert not view.locator(".lmnb-cancel").is_visible()
+    view.locator(".lmnb-gen").first.click()
+    view.locator(".lmnb-refused", has_text="The kernel is gone").wait_for(timeout=5000)
+    view.get_by_role("button", name="Close").click()
+    assert not view.locator(".lmnb-part").is_visible()

@@ -177,6 +177,18 @@ export interface HostModel {
   on(event: string, callback: (...args: never[]) => void): void;
   off(event: string, callback: (...args: never[]) => void): void;
   send(message: ViewMessage): void;
+  widget_manager?: { kernel?: HostKernel | null };
+}
+
+interface Signal {
+  connect(slot: (...args: never[]) => unknown): unknown;
+  disconnect(slot: (...args: never[]) => unknown): unknown;
+}
+
+/** The part of JupyterLab's kernel connection that is used here; other hosts have none. */
+export interface HostKernel {
+  statusChanged?: Signal;
+  disposed?: Signal;
 }
 
 export interface RenderProps {

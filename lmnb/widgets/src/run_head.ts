@@ -58,8 +58,7 @@ export class HeadView {
       const after = state.seconds === null ? "" : ` · ${seconds(state.seconds)}`;
       setText(this._word, WORDS[state.status] + after);
       this._stop.hidden = state.status !== "running" || !this._canCancel;
-      this._stop.disabled = false; // a run that was over may go on
-      setText(this._stop, "Cancel");
+      this.offerCancel(); // a run that was over may go on
     }
     this._markup.hidden &&= !state.branches.some((branch) => branch.items.some((item) => item.type === "role"));
     setText(this._program, state.program);
@@ -73,6 +72,11 @@ export class HeadView {
       (this._segments[index] as HTMLElement).style.flexGrow = String(state[name]);
     });
     this.bar.setAttribute("aria-label", ORIGINS.map((name) => `${count(state[name])} tokens ${name}`).join(", "));
+  }
+
+  offerCancel(): void {
+    this._stop.disabled = false;
+    setText(this._stop, "Cancel");
   }
 
   private _show(key: string, value: string): void {

@@ -112,6 +112,7 @@ export function emptyRun(): RunState {
 export class RunModel {
   private _byId = new Map<number, Branch>();
   private _vars = new Map<string, Branch["vars"][number]>();
+  cut = false; // the kernel was gone before the run's end
 
   constructor(readonly state: RunState = emptyRun()) {
     for (const branch of state.branches) {
@@ -128,6 +129,14 @@ export class RunModel {
 
   get root(): Branch | undefined {
     return this._byId.get(0);
+  }
+
+  /** Nothing more will come: what runs is stopped. */
+  stop(): void {
+    if (this.state.status !== "running") return;
+    this.cut = true;
+    this.state.status = "cancelled";
+    for (const branch of this.state.branches) if (branch.status === "running") endBranch(branch, "cancelled");
   }
 
   /** Fold one event in. Throws for a branch that was never opened: the state then needs a snapshot. */

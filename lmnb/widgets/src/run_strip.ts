@@ -33,6 +33,7 @@ export class TokenStrip {
   private readonly _input = h("input", { ...OWN_KEYS, type: "text", placeholder: "or type other text", "aria-label": "Other text from this token on" });
   private readonly _go = h("button", { type: "button" });
   private readonly _why = h("span", { class: "lmnb-refused", role: "alert" });
+  private readonly _close = h("button", { type: "button" }, "Close");
   private readonly _panel: HTMLElement;
   private _current: Element | null = null;
   private _held: Token | null = null;
@@ -47,21 +48,21 @@ export class TokenStrip {
     const legend = LEGENDS[_colour].map(([mark, words]) => h("span", { class: "lmnb-tok", "data-o": mark }, words));
     const lacking = h("span", {}, "Not asked for: run the cell with %%lmprog --logprobs N.");
     lacking.hidden = _colour !== "probability" || hasDetails();
-    const close = h("button", { type: "button" }, "Close");
-    const form = h("div", { class: "lmnb-part-form" }, this._input, this._go, close, this._why);
+    const form = h("div", { class: "lmnb-part-form" }, this._input, this._go, this._close, this._why);
     this._panel = h("div", { class: "lmnb-part", role: "group", "aria-label": "Branch before this token" }, this._likely, form);
     this.el = h("div", { class: "lmnb-strip" }, h("div", { class: "lmnb-strip-legend" }, ...legend, lacking), this._facts, this._panel);
-    if (_colour !== "none") this._facts.append("Point at a token, or walk through a generation with ← and →.");
+    if (_colour !== "none") this._facts.append("Point at a token, or walk through a generation with ←, →, Home and End.");
     this._release();
     const go = () => this._part(this._input.value ? { text: this._input.value } : {});
     this._go.addEventListener("click", go);
     this._input.addEventListener("input", () => this._name());
-    close.addEventListener("click", () => this._back());
+    this._close.addEventListener("click", () => this._back());
     this._panel.addEventListener("keydown", (event) => {
       if (event.key === "Escape") this._back();
       else if (event.key === "Enter" && event.target === this._input) go(); // a form would not hear of it in JupyterLab
     });
-    body.addEventListener("pointerover", (event) => _colour !== "none" && !this._held && this._show(tokenAt(event)));
+    // Not `pointerover`: that also comes when text moves under a mouse at rest.
+    body.addEventListener("pointermove", (event) => _colour !== "none" && !this._held && this._show(tokenAt(event)));
     body.addEventListener("click", (event) => this._click(event));
     body.addEventListener("keydown", (event) => this._key(event));
   }
@@ -91,7 +92,7 @@ export class TokenStrip {
   private _key(event: KeyboardEvent): void {
     const gen = event.target instanceof Element && event.target.matches(".lmnb-gen") ? event.target : null;
     const { key } = event;
-    if (!gen || !["ArrowRight", "ArrowLeft", "Enter", "Escape"].includes(key)) return;
+    if (!gen || !["ArrowRight", "ArrowLeft", "Home", "End", "Enter", "Escape"].includes(key)) return;
     event.preventDefault();
     event.stopPropagation();
     if (key === "Escape") return this._release();
@@ -103,10 +104,12 @@ export class TokenStrip {
       if (this._held) this._input.focus({ preventScroll: true });
       return;
     }
-    const step = key === "ArrowRight" ? 1 : -1;
-    const next = all[at < 0 ? (step > 0 ? 0 : all.length - 1) : at + step];
+    const last = all.length - 1;
+    const place = { ArrowRight: at + 1, ArrowLeft: at < 0 ? last : at - 1, Home: 0, End: last }[key] ?? 0;
+    const next = all[place];
     if (this._held) this._hold(next);
     else this._show(next);
+    next?.scrollIntoView?.({ block: "nearest", inline: "nearest" });
   }
 
   private _hold(element: Element | null | undefined): void {
@@ -142,7 +145,7 @@ export class TokenStrip {
   }
 
   private _busy(busy: boolean): void {
-    for (const button of this._panel.querySelectorAll("button")) button.disabled = busy;
+    for (const button of this._panel.querySelectorAll("button")) button.disabled = busy && button !== this._close;
   }
 
   private _part(what: { text?: string; id?: number }): void {

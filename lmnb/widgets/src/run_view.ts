@@ -1,7 +1,7 @@
 // The view of one run: its head, its transcript and its variables, kept in step with a connection.
 
-import type { Connection, Reducer } from "./connection";
-import { frameScheduler, h, OWN_KEYS, stickToEnd } from "./dom";
+import { type Connection, GONE, type Reducer } from "./connection";
+import { frameScheduler, h, OWN_KEYS, setText, stickToEnd } from "./dom";
 import type { Parting, Reply, RunEvent } from "./protocol";
 import { BranchView, laneButton, newUi } from "./run_branch";
 import { HeadView } from "./run_head";
@@ -19,6 +19,10 @@ export class RunStore implements Reducer<RunState, RunEvent> {
 
   reset(state: RunState): void {
     this.model = new RunModel(state);
+  }
+
+  lost(): void {
+    this.model.stop();
   }
 
   apply(events: RunEvent[]): void {
@@ -39,15 +43,15 @@ export function renderRun(
   let redraw = () => undefined as void;
   let strip: TokenStrip | undefined;
   const actions = {
-    ask: (place: Parting) => connection.post({ type: "ask", ...place }),
-    part: (place: Parting, what: object) => connection.post({ type: "part", ...place, ...what }),
+    ask: (place: Parting) => connection.request({ type: "ask", ...place }, (why) => strip?.answer({ type: "refused", why, ...place })),
+    part: (place: Parting, what: object) => connection.request({ type: "part", ...place, ...what }, (why) => strip?.answer({ type: "refused", why, ...place })),
   };
 
   const build = () => {
     root.replaceChildren();
     root.classList.toggle("lmnb-show-template", store.ui.markup);
     const head = new HeadView({
-      cancel: () => connection.post({ type: "cancel" }),
+      cancel: () => connection.request({ type: "cancel" }, () => head.offerCancel()),
       markup: (shown) => {
         store.ui.markup = shown;
         root.classList.toggle("lmnb-show-template", shown);
@@ -61,13 +65,14 @@ export function renderRun(
       }),
     });
     const body = h("div", { ...OWN_KEYS, class: "lmnb-body", role: "region", "aria-label": "Transcript", tabindex: 0 });
+    const lost = h("p", { class: "lmnb-lost", role: "status" });
     const error = h("pre", { class: "lmnb-error", role: "alert" });
     const vars = new VarsView(store.ui);
     const transcript = new BranchView(store.model, 0, store.ui);
     const stick = stickToEnd(body);
     body.append(transcript.el);
     strip = new TokenStrip(body, store.ui.colour, () => hasDetails(store.model), canCancel ? actions : null);
-    root.append(head.el, head.bar, body, strip.el, error, vars.el);
+    root.append(head.el, head.bar, body, strip.el, lost, error, vars.el);
     redraw = () => {
       const state = store.model.state;
       root.dataset["status"] = state.status;
@@ -76,6 +81,8 @@ export function renderRun(
       stick.before();
       if (store.model.root) transcript.update();
       stick.after();
+      lost.hidden = !connection.lost || !store.model.cut;
+      if (!lost.hidden) setText(lost, GONE);
       error.hidden = !state.error;
       if (state.error) error.textContent = `✕ ${state.error}`;
       vars.update(state);

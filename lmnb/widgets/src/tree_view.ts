@@ -1,6 +1,6 @@
 // The view of a cache: gauge and legend, icicle, details, timeline and list, kept in step with a connection.
 
-import type { Connection, Reducer } from "./connection";
+import { type Connection, GONE, type Reducer } from "./connection";
 import { frameScheduler, h, OWN_KEYS, setText } from "./dom";
 import { count, plural } from "./format";
 import type { Act, CacheEvent, Pool } from "./protocol";
@@ -29,6 +29,10 @@ export class CacheStore implements Reducer<CacheState, CacheEvent> {
     this.said = { text, number: this.said.number + 1 };
   }
 
+  lost(): void {
+    if (this.pool) this._take({ ...this.pool, now: this.now(false), running: 0, waiting: 0, held: [] }); // it runs nothing any more
+  }
+
   reset(state: CacheState, pool: Pool | undefined): void {
     this.model = new CacheModel(state);
     this._take(pool);
@@ -52,7 +56,7 @@ export function renderCache(
   connection: Connection<CacheState, CacheEvent>,
   live: boolean,
 ): () => void {
-  const view = new CacheViewElement(store, live ? (act, node) => connection.post({ type: "act", act, ...(node !== undefined && { node }) }) : null);
+  const view = new CacheViewElement(store, live ? (act, node) => connection.request({ type: "act", act, ...(node !== undefined && { node }) }, (why) => view.notice(why)) : null, () => live && connection.lost);
   el.append(view.root);
   const frames = frameScheduler(() => view.update());
   const unsubscribe = connection.subscribe(() => frames.request());
@@ -127,6 +131,7 @@ class CacheViewElement {
   constructor(
     private readonly store: CacheStore,
     private readonly _post: ((act: Act, node?: number) => void) | null,
+    private readonly _isLost: () => boolean,
   ) {
     this._base = store.model.baseSeq;
     this._noticed = store.said.number;
@@ -215,9 +220,13 @@ class CacheViewElement {
 
   /** Nothing happens, and things get older. */
   private _grow(): void {
-    if (this._timeline.place !== null || !this._post) return;
+    if (this._timeline.place !== null || !this._post || this._isLost()) return;
     if (this._tint.value === "age") this.update();
     else if (this._selected !== null) this._showSelected();
+  }
+
+  notice(text: string): void {
+    this._details.notice(text);
   }
 
   recolour(): void {
@@ -242,7 +251,7 @@ class CacheViewElement {
     const { model, pool } = this.store;
     const shown = this._timeline.place ?? model.events.length;
     const now = this._now();
-    const live = this._timeline.place === null && pool?.closed !== 1;
+    const live = this._timeline.place === null && pool?.closed !== 1 && !this._isLost();
     this._flush.disabled = !live;
     this._details.show(this._selected, { model, shown, tree: this._canvas.nodes, marks: this._marks, held: this._held, now, pool, live });
     this._list.show(this._canvas.boxes, this._canvas.nodes, this._marks, this._selected);
@@ -258,6 +267,7 @@ class CacheViewElement {
     if (this._found) parts.unshift(`${count(this._found.size)} found`);
     if (this._timeline.since !== null) parts.unshift(`since event ${count(this._timeline.since)}: ${this._changes()}`);
     const closed = this.store.pool?.closed === 1;
+    if (this._isLost()) parts.unshift(GONE);
     if (closed) parts.unshift("the model was unloaded; this was its cache");
     this.root.classList.toggle("lmnb-closed", closed);
     if (pool && pool.running + pool.waiting > 0) parts.push(`${count(pool.running)} running, ${count(pool.waiting)} waiting`);
@@ -287,7 +297,8 @@ class CacheViewElement {
   private _onActKey(key: string): boolean {
     const act = key === "Delete" ? "evict" : key.toLowerCase() === "p" ? this._details.pinAct : null;
     if (!act || !this._post) return false;
-    if (this._timeline.place === null) this._actOn(act);
+    if (this._isLost()) this.notice(GONE);
+    else if (this._timeline.place === null) this._actOn(act);
     else this._details.notice("This is the past: go back to Live first.");
     return true;
   }

@@ -8,6 +8,8 @@ export class FakeHost {
   readonly sent: ViewMessage[] = [];
   private readonly callbacks = new Map<string, Set<Callback>>();
 
+  dead = false; // sending then throws, as JupyterLab's comms do
+
   constructor(private readonly state: Record<string, unknown>) {}
 
   get(name: string): unknown {
@@ -25,6 +27,7 @@ export class FakeHost {
   }
 
   send(message: ViewMessage): void {
+    if (this.dead) throw new Error("Cannot send");
     this.sent.push(message);
   }
 
@@ -34,6 +37,11 @@ export class FakeHost {
 
   receive(message: KernelMessage<RunEvent | CacheEvent>): void {
     for (const callback of this.callbacks.get("msg:custom") ?? []) (callback as (message: unknown) => void)(message);
+  }
+
+  /** Let an event of the host happen. */
+  emit(event: string): void {
+    for (const callback of this.callbacks.get(event) ?? []) (callback as () => void)();
   }
 
   set(name: string, value: unknown): void {

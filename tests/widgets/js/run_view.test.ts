@@ -153,12 +153,31 @@ describe("the run view", () => {
       colour(el, "probability");
       const spans = [...el.querySelectorAll<HTMLElement>(".lmnb-body .lmnb-tok")];
       expect(spans.map((tok) => tok.style.getPropertyValue("--p"))).toEqual(["0.10", "", "", "0.98"]);
-      spans[3]?.dispatchEvent(new Event("pointerover", { bubbles: true }));
       const strip = el.querySelector(".lmnb-strip-token");
+      spans[3]?.dispatchEvent(new Event("pointerover", { bubbles: true })); // text that moves under a mouse at rest
+      expect(strip?.textContent).toContain("Point at a token");
+      spans[3]?.dispatchEvent(new Event("pointermove", { bubbles: true }));
       expect(strip?.textContent).toContain("sampled under the constraint · 2 tokens · 650 ms after the one before");
       expect(text(el, ".lmnb-strip .lmnb-token")).toEqual(["✓ you1.8 %", "✕ me90 %", "us<0.1 %"]);
       el.querySelector(".lmnb-gen")?.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft", bubbles: true }));
       expect(strip?.textContent).toContain("2 tokens · 140 ms"); // one of them had no text of its own
+    });
+
+    it("come into view when keys walk to them, Home and End too", () => {
+      const { el } = open(folded([...start, gen, tokens]), 1);
+      const seen: (string | null)[] = [];
+      Element.prototype.scrollIntoView = function (this: Element, options) {
+        seen.push(`${this.textContent} ${JSON.stringify(options)}`);
+      };
+      const walk = (key: string) => el.querySelector(".lmnb-gen")?.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+      try {
+        for (const key of ["End", "ArrowLeft", "Home"]) walk(key);
+      } finally {
+        Reflect.deleteProperty(Element.prototype, "scrollIntoView");
+      }
+      const all = [...el.querySelectorAll(".lmnb-body .lmnb-tok")].map((tok) => tok.textContent);
+      const nearest = JSON.stringify({ block: "nearest", inline: "nearest" });
+      expect(seen).toEqual([all.at(-1), all.at(-2), all[0]].map((text) => `${text} ${nearest}`));
     });
 
     it("say so where probabilities were not asked for", () => {
