@@ -185,6 +185,22 @@ def test_the_run_view_works_by_keyboard_alone(open_page: Callable[..., Any]) -> 
     assert "enough" in page.locator(".lmnb-strip-token b").inner_text()
 
 
+def test_neighbouring_tables_stand_below_each_other(open_page: Callable[..., Any]) -> None:
+    text = "Two:\n| fish | kg |\n|---|---|\n| hake | 2 |\n\n| boat | m |\n|---|---|\n| a | 12 |"
+    events = [
+        ev.RunStarted("r", "p", "m", 1000.0),
+        *chat(0, "user", ev.TextAppended(0, text)),
+        ev.RunFinished("done", 1.0),
+    ]
+    for static in (False, True):
+        page = open_page(run_page(events, static=static))
+        first, second = (table.bounding_box() for table in page.locator(".lmnb-table").all())
+        above = page.locator(".lmnb-role").first.bounding_box()
+        assert second["y"] >= first["y"] + first["height"]
+        assert second["x"] == first["x"]
+        assert first["y"] >= above["y"] + 16  # below the line before it
+
+
 def test_the_tree_works_by_keyboard_alone(open_page: Callable[..., Any]) -> None:
     page = open_page(live_tree())
     reached: list[str] = []

@@ -9,7 +9,7 @@ import { type Colour, details, numTokens, originOf, spreads, type Token, tokens 
 const ORIGINS: Record<Origin, string> = {
   free: "sampled freely",
   masked: "sampled under the constraint",
-  forced: "forced by the constraint",
+  forced: "forced by the constraint: nothing else was possible here",
   kept: "kept from the branch that this one parts from",
   given: "put here in place of what was generated",
 };
@@ -145,7 +145,9 @@ export class TokenStrip {
   }
 
   private _busy(busy: boolean): void {
-    for (const button of this._panel.querySelectorAll("button")) button.disabled = busy && button !== this._close;
+    for (const button of this._panel.querySelectorAll("button")) {
+      button.disabled = button !== this._close && (busy || button.classList.contains("lmnb-out"));
+    }
   }
 
   private _part(what: { text?: string; id?: number }): void {
@@ -166,29 +168,31 @@ export class TokenStrip {
     const facts = [ORIGINS[originOf(token)], ...(number === 1 ? [] : [plural(number, "token")])];
     if (token.wait !== null) facts.push(`${seconds(token.wait)} after the one before`);
     this._facts.replaceChildren(h("b", { class: "lmnb-tok-name" }, visible(token.text)), ` ${facts.join(" · ")}`);
-    for (const detail of details(token)) this._facts.append(h("div", { class: "lmnb-tokens" }, ...chips(detail)));
+    for (const detail of details(token)) this._facts.append(h("div", { class: "lmnb-tokens" }, ...chips(detail, originOf(token) === "forced")));
   }
 
   /** What else was likely, as buttons. */
   private _choices(detail: TokenDetail, ids: number[]): HTMLElement[] {
     this._facts.querySelector(".lmnb-tokens")?.remove(); // the same, without buttons
-    const list = chips(detail);
+    const list = chips(detail, this._held ? originOf(this._held) === "forced" : false);
     const first = list.length - ids.length; // a token that is not among the likeliest comes before them
     return list.map((chip, index) => {
       const id = ids[index - first];
       if (id === undefined) return chip;
-      const button = h("button", { type: "button", class: chip.className, style: chip.getAttribute("style"), title: chip.title || null }, ...chip.childNodes);
+      const button = h("button", { type: "button", class: chip.className, style: chip.getAttribute("style"), title: chip.title || null, disabled: chip.classList.contains("lmnb-out") }, ...chip.childNodes);
       button.addEventListener("click", () => this._part({ id }));
       return button;
     });
   }
 }
 
-function chips([text, logprob, top]: TokenDetail): HTMLElement[] {
+/** A token and what else was likely; beside one that was `forced` nothing else was possible. */
+function chips([text, logprob, top]: TokenDetail, forced: boolean): HTMLElement[] {
   const list = top.some(([other]) => other === text) || logprob === null ? top : [[text, logprob] as Alternative, ...top];
-  return list.map(([other, value, out]) => {
+  return list.map(([other, value, ruledOut]) => {
+    const out = ruledOut === 1 || (forced && other !== text);
     const sign = other === text ? "✓ " : out ? "✕ " : "";
-    const attributes = { class: `lmnb-token${other === text ? " lmnb-best" : out ? " lmnb-out" : ""}`, style: `--p:${Math.exp(value).toFixed(3)}`, title: out ? "likelier, but ruled out" : null };
+    const attributes = { class: `lmnb-token${other === text ? " lmnb-best" : out ? " lmnb-out" : ""}`, style: `--p:${Math.exp(value).toFixed(3)}`, title: out ? "ruled out: no branch can go on with it" : null };
     return h("span", attributes, sign, visible(other), h("small", {}, percent(value)));
   });
 }

@@ -87,10 +87,12 @@ describe("branches that part from inside a generation", () => {
     host.receive({ type: "likely", ...place, detail: [" it", -3, [[" was", -0.1], [" <b>", -2, 1]]], ids: [7, 8] });
     expect(text(panel, ".lmnb-token")).toEqual(["✓ ␣it5.0 %", "␣was90 %", "✕ ␣<b>14 %"]);
     expect(panel.querySelectorAll("button.lmnb-token")).toHaveLength(2); // what was said is no other way
+    expect([...panel.querySelectorAll<HTMLButtonElement>("button.lmnb-token")].map((one) => one.disabled)).toEqual([false, true]);
     click(panel.querySelector("button.lmnb-token"));
     expect(asked(host).at(-1)).toEqual({ type: "part", ...place, id: 7 });
     host.receive({ type: "refused", ...place, why: "the constraint does not allow it" });
     expect(text(panel, ".lmnb-refused")).toEqual(["✕ the constraint does not allow it"]);
+    expect([...panel.querySelectorAll<HTMLButtonElement>("button.lmnb-token")].map((one) => one.disabled)).toEqual([false, true]);
     const input = panel.querySelector("input") as HTMLInputElement;
     const go = panel.querySelector(".lmnb-part-form button") as HTMLButtonElement;
     expect([go.textContent, go.disabled]).toEqual(["Draw again", false]);
@@ -106,6 +108,23 @@ describe("branches that part from inside a generation", () => {
     expect(panel.hidden).toBe(true);
     await frames();
     expect(document.activeElement?.textContent).toBe("branch 0~2~1");
+  });
+
+  it("are not offered in place of a token that a constraint forced", () => {
+    const { host, el } = open(
+      folded([
+        { type: "run", run: "r", program: "p", model: "m", time: 0, cell: null },
+        { type: "gen", branch: 0, var: "x", kind: "gen", constraint: "json_schema", line: null },
+        { type: "tokens", branch: 0, text: '{"a', num_tokens: 1, parts: [[3, 1, 0.1, "forced"]] },
+      ]),
+      1,
+    );
+    const gen = el.querySelector(".lmnb-gen") as HTMLElement;
+    for (const key of ["ArrowRight", "Enter"]) gen.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    expect(el.querySelector(".lmnb-strip-token")?.textContent).toContain("nothing else was possible here");
+    host.receive({ type: "likely", branch: 0, gen: 0, token: 0, detail: ['{"a', -9, [["A", -1], ["I", -2]]], ids: [7, 8] });
+    expect(text(el, ".lmnb-part .lmnb-token")).toEqual(['✓ {"a<0.1 %', "✕ A37 %", "✕ I14 %"]);
+    expect([...el.querySelectorAll<HTMLButtonElement>("button.lmnb-token")].map((one) => one.disabled)).toEqual([true, true]);
   });
 
   it("are reached by keys alone, in text that was in one piece", () => {
