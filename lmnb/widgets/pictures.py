@@ -27,6 +27,9 @@ _STYLE = """<style>
 .lmnb-diff h4{margin:.8em 0 .2em;font-size:1em}
 .lmnb-diff table{border-collapse:collapse}
 .lmnb-diff td,.lmnb-diff th{text-align:left;padding:1px 10px 1px 0;vertical-align:top;white-space:pre-wrap}
+.lmnb-diff tr>*{overflow-wrap:anywhere}
+.lmnb-diff th{min-width:6ch}
+.lmnb-diff th~td{min-width:14ch;width:45%}
 .lmnb-diff pre{margin:0;white-space:pre-wrap;font:12px/1.5 var(--jp-code-font-family,ui-monospace,monospace)}
 .lmnb-diff del,.lmnb-diff ins{display:block;text-decoration:none}
 .lmnb-diff del{background:rgba(213,94,0,.13)}

@@ -10,7 +10,9 @@ import pytest
 from view_samples import FakeRun, branched, busy_cache, chat, gen, judge
 
 from lmnb.language import events as ev
+from lmnb.language.run_diff import RunDiff
 from lmnb.widgets import CacheView, RunView, run_html
+from lmnb.widgets.pictures import diff_html
 
 pytestmark = pytest.mark.e2e
 
@@ -199,6 +201,27 @@ def test_neighbouring_tables_stand_below_each_other(open_page: Callable[..., Any
         assert second["y"] >= first["y"] + first["height"]
         assert second["x"] == first["x"]
         assert first["y"] >= above["y"] + 16  # below the line before it
+
+
+def test_lines_of_branches_are_as_high_with_text_as_without(open_page: Callable[..., Any]) -> None:
+    started = [e for e in many_branches() if isinstance(e, ev.RunStarted | ev.BranchOpened)]
+    spoken = [e for n in (1, 5) for e in (*chat(n, "user", ev.TextAppended(n, f"Verse {n}?")), *gen(n, "x", "Wort "))]
+    page = open_page(run_page([*started, *spoken, ev.RunFinished("done", 1.0)]))
+    lines = page.locator(".lmnb-lines > .lmnb-lane > .lmnb-lane-head")
+    heights = {round(line.bounding_box()["height"], 2) for line in lines.all()[:10]}
+    assert len(heights) == 1, heights  # with and without text
+
+
+def test_a_long_value_makes_no_comparison_wider_than_its_place(open_page: Callable[..., Any]) -> None:
+    def run(value: str) -> list[ev.RunEvent]:
+        return [ev.RunStarted("r", "p", "m", 1000.0), ev.VariableSet(0, "x", value), ev.RunFinished("done", 1.0)]
+
+    diff = RunDiff(run("some words of a value"), run("9" * 3000))
+    page = open_page(f"<!doctype html><meta charset=utf-8>{diff_html(diff)}")
+    assert page.evaluate(
+        "() => { const e = document.querySelector('.lmnb-diff'); return e.scrollWidth <= e.clientWidth }"
+    )
+    assert page.locator("td", has_text="some words").bounding_box()["width"] > 200  # it keeps its room, too
 
 
 def test_the_tree_works_by_keyboard_alone(open_page: Callable[..., Any]) -> None:

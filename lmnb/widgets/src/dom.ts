@@ -48,15 +48,24 @@ export function frameScheduler(draw: () => void): { request: () => void; cancel:
   };
 }
 
-/** Follows the end of a scrolling element, but only while its reader is there. */
-export function stickToEnd(element: HTMLElement): { before: () => void; after: () => void } {
+/** Follows the end of a scrolling element, but only while its reader is there. What `keep` gives, if it is the last
+ * thing there, is followed no further than to its beginning. */
+export function stickToEnd(element: HTMLElement, keep?: () => Element | null): { before: () => void; after: () => void } {
   let atEnd = true;
+  let kept = NaN; // where following has stopped
   return {
     before() {
-      atEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 24;
+      atEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 24 || Math.abs(element.scrollTop - kept) < 2;
     },
     after() {
-      if (atEnd) element.scrollTop = element.scrollHeight;
+      kept = NaN;
+      if (!atEnd) return;
+      const last = keep?.();
+      const top = last ? element.scrollTop + last.getBoundingClientRect().top - element.getBoundingClientRect().top : Infinity;
+      if (top < element.scrollHeight - element.clientHeight) {
+        element.scrollTop = top;
+        kept = element.scrollTop;
+      } else element.scrollTop = element.scrollHeight;
     },
   };
 }

@@ -69,7 +69,11 @@ export function renderRun(
     const error = h("pre", { class: "lmnb-error", role: "alert" });
     const vars = new VarsView(store.ui);
     const transcript = new BranchView(store.model, 0, store.ui);
-    const stick = stickToEnd(body);
+    // Many branches are read from their tools and first lines on.
+    const stick = stickToEnd(body, () => {
+      const last = transcript.el.lastElementChild;
+      return last?.querySelector(":scope > .lmnb-lines") ? last : null;
+    });
     body.append(transcript.el);
     strip = new TokenStrip(body, store.ui.colour, () => hasDetails(store.model), canCancel ? actions : null);
     root.append(head.el, head.bar, body, strip.el, lost, error, vars.el);
@@ -91,6 +95,7 @@ export function renderRun(
       if (reveal && performance.now() < reveal.until && root.isConnected && document.activeElement === document.body) {
         laneButton(root, reveal.branch)?.focus();
       }
+      if (reveal && performance.now() < reveal.until) showFailure(laneButton(root, reveal.branch));
     };
     redraw();
     // A run that is over is read from its beginning, one that goes on is followed.
@@ -122,6 +127,13 @@ export function renderRun(
     frames.cancel();
     root.remove();
   };
+}
+
+/** The reason why a branch failed comes into view, if its reader has not gone elsewhere. */
+function showFailure(button: HTMLElement | null): void {
+  const lane = button?.closest(".lmnb-lane");
+  if (!lane?.contains(document.activeElement)) return;
+  lane.querySelector(":scope > .lmnb-lane-body > .lmnb-branch > .lmnb-error")?.scrollIntoView?.({ block: "nearest" });
 }
 
 /** Whether log-probabilities were asked for, in any generation that has tokens. */

@@ -165,6 +165,17 @@ export class CacheModel {
     return this._collect(Math.max(0, start), end);
   }
 
+  /** How two moments differ: what came and went between them is in neither. */
+  compare(before: number, after: number): Marks {
+    const marks = this._collect(before, after);
+    const passing = new Set<number>();
+    for (const event of this.events.slice(before, after)) {
+      if (event.kind === "insert" || (event.kind === "split" && passing.has(event.child))) passing.add(event.node);
+    }
+    for (const id of passing) marks.evicted.delete(id);
+    return marks;
+  }
+
   /** Why `id`, which `count` events found evicted, had to go. */
   why(id: number, count: number): string {
     for (let place = count - 1; place >= 0; place--) {

@@ -176,7 +176,7 @@ class CacheViewElement {
     this._tree = place === null ? model.head : model.at(place);
     const { since } = this._timeline;
     const shown = place ?? model.events.length;
-    if (since !== null) this._marks = model.marks(Math.max(shown, since), Math.min(shown, since));
+    if (since !== null) this._marks = model.compare(Math.min(shown, since), Math.max(shown, since));
     else this._marks = place === null ? model.marks() : model.marks(place, Math.max(0, place - this._timeline.stride));
     if (place === null) this._tell(model.baseSeq + 1 + model.events.length);
     this._held = pinHeld(this._tree);

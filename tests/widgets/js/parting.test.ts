@@ -146,6 +146,26 @@ describe("branches that part from inside a generation", () => {
     expect(document.activeElement).toBe(gen);
   });
 
+  it("that fail bring their reason into view, as long as their reader is there", async () => {
+    const seen: (string | null)[] = [];
+    Element.prototype.scrollIntoView = function (this: Element) {
+      seen.push(this.textContent);
+    };
+    try {
+      const { host, el } = open(folded(events), 1);
+      click(el.querySelectorAll(".lmnb-block .lmnb-gen .lmnb-tok")[1]);
+      host.receive({ type: "parted", branch: 0, gen: 0, token: 1, opened: 7 });
+      host.receive({ type: "events", seq: 2, events: [{ type: "resume", time: 1 }, { type: "branch", branch: 7, parent: 0, index: 2, fork: 3, label: "0~3", program: null, row: null, at: [0, 4] }] });
+      await frames();
+      expect([document.activeElement?.textContent, seen]).toEqual(["branch 0~3", []]);
+      host.receive({ type: "events", seq: 3, events: [{ type: "branch_end", branch: 7, status: "failed", error: "GrammarError: no" }] });
+      await frames();
+      expect(new Set(seen)).toEqual(new Set(["✕ GrammarError: no"]));
+    } finally {
+      Reflect.deleteProperty(Element.prototype, "scrollIntoView");
+    }
+  });
+
   it("are not offered where there is no kernel", () => {
     const { host, el } = open(folded(events), 1, false);
     click(el.querySelector(".lmnb-gen .lmnb-tok"));

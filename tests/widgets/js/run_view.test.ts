@@ -329,6 +329,29 @@ describe("the run view", () => {
     expect(body.scrollTop).toBe(height);
   });
 
+  it("follows many branches no further than to their tools", async () => {
+    const { host, el } = open(folded(manyBranches(64).slice(0, 1)), 1);
+    const body = el.querySelector(".lmnb-body") as HTMLElement;
+    let height = 400;
+    Object.defineProperties(body, { scrollHeight: { get: () => height }, clientHeight: { get: () => 400 } });
+    vi.spyOn(Element.prototype, "getBoundingClientRect").mockImplementation(function (this: Element) {
+      return { top: this.matches(".lmnb-fork") ? 150 - body.scrollTop : 0 } as DOMRect;
+    });
+    const grow = async (seq: number, list: RunEvent[]) => {
+      host.receive({ type: "events", seq, events: list });
+      await frames();
+    };
+    await grow(2, manyBranches(64).slice(1));
+    height = 2000;
+    body.scrollTop = 1600; // at the end
+    await grow(3, [{ type: "text", branch: 8, text: "more" }]);
+    expect(body.scrollTop).toBe(150);
+    await grow(4, [{ type: "text", branch: 9, text: "more" }]);
+    expect(body.scrollTop).toBe(150);
+    await grow(5, [{ type: "text", branch: 0, text: "and after them" }]);
+    expect(body.scrollTop).toBe(2000); // which is the end, as far as a browser goes
+  });
+
   it("recovers from a lost message by a snapshot", async () => {
     const { host, el } = open();
     host.receive({ type: "events", seq: 1, events: events.slice(0, 4) });

@@ -170,6 +170,20 @@ describe("the cache view", () => {
     expect(find(".lmnb-model").textContent).not.toContain("since event");
   });
 
+  it("counts nothing as evicted that came after the moment it compares with", async () => {
+    const { host, el, find } = open();
+    const slider = find<HTMLInputElement>("input[type=range]");
+    const compare = [...el.querySelectorAll("button")].find((button) => button.textContent === "Compare");
+    slider.value = "0";
+    slider.dispatchEvent(new Event("input"));
+    compare?.click();
+    find(".lmnb-live").click();
+    const last = events.at(-1) as CacheEvent;
+    host.receive({ type: "events", seq: 2, events: [{ ...last, kind: "reset", seq: last.seq + 1, node: 0 } as CacheEvent] });
+    await frames();
+    expect(find(".lmnb-model").textContent).toMatch(/since event 0: 0 reused, 0 new, 0 evicted/);
+  });
+
   it("says why a node was evicted, who used one, and how large it is", () => {
     const at = events.findIndex((event) => event.kind === "evict");
     const { find, host } = open(events);
