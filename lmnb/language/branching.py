@@ -97,6 +97,11 @@ def branch_from(origin: Generated, token: int, replacement: Replacement, *, ends
     return state
 
 
+def check_parting(origin: Generated, token: int, replacement: Replacement) -> None:
+    """Raise what `branch_from` would raise at once, and start nothing."""
+    _begun(origin, token, replacement)
+
+
 async def alternatives(origin: Generated, token: int, count: int) -> list[TokenLogprob]:
     """What else was likely in place of the `token`-th token: its log-probability and the `count` likeliest tokens',
     as they were noted when it was generated, or else asked of the model now. Empty where it cannot tell. On the loop.

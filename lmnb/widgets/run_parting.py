@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lmnb.errors import LmnbError
-from lmnb.language.branching import Replacement, alternatives, branch_from
+from lmnb.language.branching import Replacement, alternatives, branch_from, check_parting
 from lmnb.language.generated import Generated
 from lmnb.language.loop import background
 from lmnb.language.state import ProgramState
@@ -76,6 +76,7 @@ class Partings:
 
     def _part(self, generated: Generated, token: int, message: Mapping[str, Any]) -> None:
         replacement = Replacement.of(message.get("text"), message.get("id"))
+        check_parting(generated, token, replacement)  # a run that is over is not opened, and drawn anew, for nothing
         run = generated.branch.run
         run.enter_again()  # until the branch has its name, the run is not over
         try:
