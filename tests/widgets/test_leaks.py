@@ -28,7 +28,7 @@ def alive():
     kinds = [type(thing).__name__ for thing in gc.get_objects()]
     names = ('Run', 'RunView', 'RunRecord', 'RunModel', 'WidgetSink', 'Feed', 'Stream', 'ProgramState', 'Generated')
     found = {name: kinds.count(name) for name in names}
-    found['widgets'] = len(ipywidget._instances)
+    found['widgets'] = len(getattr(ipywidget, '_instances', None) or ipywidget.Widget.widgets)  # version 8, 7
     found['RunWidget'] = kinds.count('RunWidget')
     found['threads'] = sum(thread.name.startswith('lmnb-view') for thread in threading.enumerate())
     return found
