@@ -1,8 +1,8 @@
 """The kernels in C++ for a CPU: compiled once for this machine into the cache folder, if it has a compiler.
 
 Nothing needs them: where there is no compiler, or the CPU does not multiply bfloat16, torch's own operators run.
-They share torch's OpenMP threads, and are called through ctypes with plain addresses: no header of torch is compiled,
-so that a build takes seconds and fits any torch.
+They share torch's OpenMP threads (the calling thread's team), and are called through ctypes with plain addresses: no
+header of torch is compiled, so that a build takes seconds and fits any torch.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
 from importlib import import_module
 
-_WAIT_SECONDS = 0.1  # short waits let a KeyboardInterrupt through on every platform
+from lmnb.runtime.apart import apart
 
 
 def import_whole(*modules: str) -> None:
@@ -22,11 +21,7 @@ def import_whole(*modules: str) -> None:
     if threading.current_thread() is not threading.main_thread():  # only the main thread is interrupted
         _import(modules)
         return
-    future: Future[None] = Future()
-    threading.Thread(target=_import_into, args=(future, modules), name="lmnb-import", daemon=True).start()
-    while not wait((future,), timeout=_WAIT_SECONDS).done:
-        pass
-    future.result()
+    apart(lambda: _import(modules), "lmnb-import")
 
 
 def _is_imported(module: str) -> bool:
@@ -37,12 +32,3 @@ def _is_imported(module: str) -> bool:
 def _import(modules: Sequence[str]) -> None:
     for module in modules:
         import_module(module)
-
-
-def _import_into(future: Future[None], modules: Sequence[str]) -> None:
-    try:
-        _import(modules)
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(None)

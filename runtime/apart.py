@@ -1,0 +1,31 @@
+"""Work in a thread of its own, which ends with it, while the caller waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_WAIT_SECONDS = 0.1  # short waits let a KeyboardInterrupt through on every platform
+
+
+def apart(work: Callable[[], T], name: str) -> T:
+    """The result of `work`, done in a thread called `name`; raises what it raises. A KeyboardInterrupt ends the wait
+    and not the work."""
+    future: Future[T] = Future()
+    threading.Thread(target=_work_into, args=(future, work), name=name, daemon=True).start()
+    while not wait((future,), timeout=_WAIT_SECONDS).done:
+        pass
+    return future.result()
+
+
+def _work_into(future: Future[T], work: Callable[[], T]) -> None:
+    try:
+        result = work()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
