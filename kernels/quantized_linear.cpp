@@ -127,27 +127,26 @@ static void sum_groups(const bf16* x, int64_t count, float* sums) {
 template <int Bits>
 static void product(Product p, int64_t rows) {
     static thread_local std::vector<float> sums;
-    sums.resize(rows * p.groups);
-    p.sums = sums.data();
-    float* const sums_at = sums.data();
+    if constexpr (Bits == 4) {  // int8 has no minimum
+        sums.resize(rows * p.groups);
+        p.sums = sums.data();
+        float* const at = sums.data();
+        // Few rows are summed here: a second thread would take longer to come than to sum.
+#pragma omp parallel for schedule(static) if (rows > kRowsForThreads)
+        for (int64_t row = 0; row < rows; row++) sum_groups(p.x + row * p.groups * kGroup, p.groups, at + row * p.groups);
+    }
     const int64_t blocks = (p.outs + kBlock - 1) / kBlock;
     const int64_t width = rows == 1 ? 4 : 2, columns = (blocks + width - 1) / width;
-#pragma omp parallel
-    {
-#pragma omp for schedule(static)
-        for (int64_t row = 0; row < rows; row++)
-            sum_groups(p.x + row * p.groups * kGroup, p.groups, sums_at + row * p.groups);
-#pragma omp for schedule(static)
-        for (int64_t column = 0; column < columns; column++) {
-            const int64_t first = column * width, last = std::min(blocks, first + width);
-            if (last - first == 4)
-                p.run<Bits, 1, 4>(0, first);
-            else if (last - first == 2)
-                p.run_rows<Bits>(rows, first);
-            else  // the last few
-                for (int64_t row = 0; row < rows; row++)
-                    for (int64_t block = first; block < last; block++) p.run<Bits, 1, 1>(row, block);
-        }
+#pragma omp parallel for schedule(static)
+    for (int64_t column = 0; column < columns; column++) {
+        const int64_t first = column * width, last = std::min(blocks, first + width);
+        if (last - first == 4)
+            p.run<Bits, 1, 4>(0, first);
+        else if (last - first == 2)
+            p.run_rows<Bits>(rows, first);
+        else  // the last few
+            for (int64_t row = 0; row < rows; row++)
+                for (int64_t block = first; block < last; block++) p.run<Bits, 1, 1>(row, block);
     }
 }
 
