@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import interleaved, medians
+from benchmarks.browser import measure_cells
+from benchmarks.harness import interleaved
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SIZES = (500, 1000, 5000)
@@ -68,37 +67,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _frames(rounds: int) -> dict[str, dict[str, float]]:
-    sys.path.insert(0, str(_ROOT / "tests" / "e2e"))  # the tests' harness drives the browser
-    from harness.page import NotebookPage
-    from harness.server import JupyterServer, find_chromium
-    from playwright.sync_api import sync_playwright
-
-    chromium = find_chromium()
-    if chromium is None:
-        raise SystemExit("no Chromium on this machine (on Debian: apt-get install chromium)")
-    cells = [_SETUP, *(part for size in _SIZES for part in (_SHOW.format(size=size), "", _TOLD))]
-    for index in range(len(_SIZES)):
-        cells[2 + 3 * index] = _RUN.format(seconds=_SECONDS, rate=_RATE)
-    taken: dict[str, list[dict[str, float]]] = {f"{size}_nodes": [] for size in _SIZES}
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        server = JupyterServer(Path(folder))
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        )
-        try:
-            for number in range(rounds):
-                page = NotebookPage(browser, server, "lab", Path(folder))
-                page.open(cells)
-                page.run(0, timeout=120)
-                for index, name in enumerate(taken):
-                    figures = _one(page, 1 + 3 * index)
-                    print(f"  round {number}: {name} {figures}", file=sys.stderr)
-                    taken[name].append(figures)
-                page.close()
-        finally:
-            browser.close()
-            server.stop()
-    return {name: medians(figures) for name, figures in taken.items()}
+    run = _RUN.format(seconds=_SECONDS, rate=_RATE)
+    cells = [_SETUP, *(part for size in _SIZES for part in (_SHOW.format(size=size), run, _TOLD))]
+    cases = {f"{size}_nodes": 1 + 3 * index for index, size in enumerate(_SIZES)}
+    return measure_cells(rounds, cells, cases, _one)
 
 
 def _one(page: Any, show: int) -> dict[str, float]:

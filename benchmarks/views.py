@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.browser import measure_cells
 from benchmarks.harness import medians
 from benchmarks.view import Kernel
 
@@ -95,37 +94,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _lags(rounds: int) -> dict[str, dict[str, float]]:
-    sys.path.insert(0, str(_ROOT / "tests" / "e2e"))  # the tests' harness drives the browser
-    from harness.page import NotebookPage
-    from harness.server import JupyterServer, find_chromium
-    from playwright.sync_api import sync_playwright
-
-    chromium = find_chromium()
-    if chromium is None:
-        raise SystemExit("no Chromium on this machine (on Debian: apt-get install chromium)")
     cells = [_SETUP]
     for rate, branches in _CASES.values():
         cells += [f"begin({rate}, {rate * _SECONDS})", _CELL.format(branches=branches), _TOLD]
-    taken: dict[str, list[dict[str, float]]] = {name: [] for name in _CASES}
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        server = JupyterServer(Path(folder))
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        )
-        try:
-            for number in range(rounds):
-                page = NotebookPage(browser, server, "lab", Path(folder))
-                page.open(cells)
-                page.run(0, timeout=120)
-                for index, name in enumerate(taken):
-                    figures = _one(page, 1 + 3 * index)
-                    print(f"  round {number}: {name} {figures}", file=sys.stderr)
-                    taken[name].append(figures)
-                page.close()
-        finally:
-            browser.close()
-            server.stop()
-    return {name: medians(figures) for name, figures in taken.items()}
+    cases = {name: 1 + 3 * index for index, name in enumerate(_CASES)}
+    return measure_cells(rounds, cells, cases, _one)
 
 
 def _one(page: Any, first: int) -> dict[str, float]:
