@@ -1,7 +1,8 @@
 """SmolLM2-135M on this CPU: lmnb's engine beside transformers' `generate`, and beside llama.cpp if there is one.
 
 lmnb's default computes with the file's 4-bit integers, as llama.cpp does; transformers beside it in bfloat16. In
-bfloat16 and float32 both have the same weights. Threads are the same.
+bfloat16 and float32 both have the same weights. Threads are the same, and each peer has them to itself: transformers
+runs in a thread that ends with its round, since a second team of OpenMP threads would slow down the engine's.
 
 Definitions. prefill: 512 prompt tokens, nothing cached, one new token. decode: 64 new tokens after 64 of prompt,
 first token not counted, one request or 8 at once. branches: 16 requests with 512 tokens in common and 16 of
@@ -19,12 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.harness import interleaved, medians, ratio
+from lmnb.runtime.apart import apart
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.embedded import embedded_gguf
 from lmnb.runtime.engine import Engine
@@ -166,8 +169,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def compare(dtype: str, rounds: int, llama_python: str | None) -> dict[str, Any]:
     """The engines in one dtype."""
-    ours, theirs = Lmnb(dtype), Transformers(dtype)
-    measures = {"lmnb": lambda: figures(ours), "transformers": lambda: figures(theirs)}
+    ours, theirs = Lmnb(dtype), apart(partial(Transformers, dtype), "peer")
+    measures = {"lmnb": lambda: figures(ours), "transformers": lambda: apart(partial(figures, theirs), "peer")}
     llama = LlamaCpp(llama_python) if llama_python else None
     if llama is not None:
         measures["llama_cpp"] = llama.figures
