@@ -263,7 +263,7 @@ class LiveRequests:
             sequence.first_token = time.perf_counter()
 
     def _end(self, sequence: Sequence, error: Exception | None = None, *, keep: bool = True) -> None:
-        """Publish a request's completion; `_settle` then takes it out of the engine. Of many that end in one step,
+        """Publish a request's completion; `settle` then takes it out of the engine. Of many that end in one step,
         none waits for the others' memory to be put in order."""
         sequence.release_held()
         sequence.drop_pending()

@@ -5,7 +5,7 @@ Projections that read the same input are one matrix. It knows nothing of request
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -130,44 +130,19 @@ class LlamaModel:
         config = self.config
         if batch.plan is not None:
             return dict.fromkeys(config.windows, batch.plan)
-        if attends_natively(self._embedding, config.head_dim):  # strict by itself
-            return {
-                window: plan_native(
-                    batch.slot_table,
-                    batch.query_starts,
-                    batch.kv_lens,
-                    num_decode=batch.num_decode,
-                    shared_len=batch.shared_len,
-                    heads_per_kv=config.num_heads // config.num_kv_heads,
-                    window=window,
-                )
-                for window in set(config.windows)
-            }
+        make = self._planner(batch)
+        shape = (batch.slot_table, batch.query_starts, batch.kv_lens)
+        heads_per_kv = config.num_heads // config.num_kv_heads
+        return {window: make(*shape, heads_per_kv=heads_per_kv, window=window) for window in set(config.windows)}
+
+    def _planner(self, batch: ForwardBatch) -> Callable[..., AttentionPlan | NativePlan]:
+        """What plans this step's attention: natively (which is strict by itself), strictly, or in torch."""
+        if attends_natively(self._embedding, self.config.head_dim):
+            return partial(plan_native, num_decode=batch.num_decode, shared_len=batch.shared_len)
+        dtype = self.kv_layout.dtype
         if batch.strict:
-            return {
-                window: plan_strict_attention(
-                    batch.slot_table,
-                    batch.query_starts,
-                    batch.kv_lens,
-                    heads_per_kv=config.num_heads // config.num_kv_heads,
-                    dtype=self.kv_layout.dtype,
-                    window=window,
-                )
-                for window in set(config.windows)
-            }
-        return {
-            window: plan_attention(
-                batch.slot_table,
-                batch.query_starts,
-                batch.kv_lens,
-                num_decode=batch.num_decode,
-                shared_len=batch.shared_len,
-                heads_per_kv=config.num_heads // config.num_kv_heads,
-                dtype=self.kv_layout.dtype,
-                window=window,
-            )
-            for window in set(config.windows)
-        }
+            return partial(plan_strict_attention, dtype=dtype)
+        return partial(plan_attention, num_decode=batch.num_decode, shared_len=batch.shared_len, dtype=dtype)
 
     def _project(self, layer: DecoderLayer, x: Tensor) -> tuple[Tensor, Tensor]:
         """Query and key heads [T, Hq + Hkv, D], and values [T, Hkv, D], before rotation."""

@@ -1,6 +1,7 @@
 """Computes the masks of a step beside its forward pass, in a thread of its own, and counts what they cost.
 
-The libraries let go of the interpreter's lock while they work, and so does the forward pass.
+The libraries let go of the interpreter's lock while they work, and so does the forward pass (on a CPU, the compiled
+kernels only in steps of more than a few rows: see `kernels/native.py`).
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Retokenizer:
         data = text.encode()
         for start in self._open_starts(data, following):
             other = self.encode(data[:start].decode())
-            ids = ids[: _common(ids, other or [])]
+            ids = ids[: common_length(ids, other or [])]
             if not ids:
                 break
         return ids
@@ -129,10 +129,6 @@ class Retokenizer:
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:
     """How many leading items agree."""
-    return _common(a, b)
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 

@@ -164,9 +164,7 @@ class Scheduler:
 
     def _decode_rows(self) -> list[Row]:
         decoding = [sequence for sequence in self.running if sequence.is_decoding and sequence.wants_token]
-        while decoding and not make_room(
-            self.pool, self.cache, len(decoding), decoding[0] if len(decoding) == 1 else None
-        ):
+        while decoding and not self._make_room(len(decoding), decoding[0] if len(decoding) == 1 else None):
             victim = self.running[-1]
             self._preempt(victim)
             decoding = [sequence for sequence in decoding if sequence is not victim]
