@@ -31,11 +31,18 @@ def _is_open(name: str, value: Any) -> bool:
     return isinstance(value, Placeholder) and name not in _LISTS
 
 
+_MOST_BRANCHES = 100_000  # each takes some 10 kB, and they are made before anything can stop it
+
+
 def fork_size(size: Any) -> int:
     """How many branches a fork has."""
     count = whole_number("fork(size)", size)
     if count < 1:
         raise ArgumentError(f"fork(size) must be at least 1, not {count}")
+    if count > _MOST_BRANCHES:
+        raise ArgumentError(
+            f"fork(size) may be {_MOST_BRANCHES:,} at most, not {count:,}: fork in parts, or map the program over rows"
+        )
     return count
 
 
