@@ -70,9 +70,9 @@ class _Checker:
                 _check_node(node)
                 if isinstance(node, (Gen, Select)) and node.name is not None:
                     count = 1 if isinstance(node, Select) else node.options.n or self._samples[op.stream]
-                    names[node.name] = names[f"{node.name}{SUFFIX}"] = count if isinstance(count, int) else None
-                    if node.reasoning is None:
-                        del names[f"{node.name}{SUFFIX}"]
+                    names[node.name] = count if isinstance(count, int) else None
+                    if node.reasoning is not None:
+                        names[f"{node.name}{SUFFIX}"] = names[node.name]
             case SetVariable(name=name):
                 names[name] = None
             case Scope(name=name, begin=begin):

@@ -407,3 +407,12 @@ def test_star_parameters_are_refused() -> None:
 
     with pytest.raises(ProgramError, match="parts"):
         program.compile()
+
+
+def test_a_variable_stays_known_when_a_plain_generation_takes_the_name_of_a_reasoned_one() -> None:
+    def program(s: State) -> None:
+        s += sgl.gen("x_reasoning_content") + "A: " + sgl.gen("x")
+        s += s["x_reasoning_content"]
+
+    graph = sgl.function(program).compile()
+    assert sgl.Graph.from_json(graph.to_json()).to_json() == graph.to_json()
