@@ -5,6 +5,7 @@ A backend says how one call is made; everything about states and prompts is here
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound="ApiBackend")
 
+_ONE_TEMPERATURE = r"o\d|gpt-5"  # OpenAI's reasoning models, which refuse any other than 1
+
 
 class ApiBackend(ABC):
     """A model behind a vendor's SDK. Implements `Backend`; all methods may be called from any thread."""
@@ -53,6 +56,8 @@ class ApiBackend(ABC):
             raise ArgumentError(f"a model is named by text, not by {model_name!r}")
         self.name = model_name
         self.is_chat_model = is_chat_model
+        if re.match(_ONE_TEMPERATURE, model_name.rpartition("/")[2]):
+            self.choosing_temperature = 1.0
         self.chat_template = _template(chat_template, model_name)
         # A chat API ends a turn by itself; a completion is told by the template's stops.
         self.stop: tuple[str, ...] = () if is_chat_model else self.chat_template.stop

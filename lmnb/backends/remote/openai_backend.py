@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +35,6 @@ from lmnb.errors import ArgumentError
 from lmnb.runtime.request import SamplingParams
 
 _COMPLETION_MODELS = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
-_ONE_TEMPERATURE = r"o\d|gpt-5"  # reasoning models, which refuse any other
 _NO_KEY = "none"  # the SDK wants some key, also for a server that asks for none
 
 
@@ -87,8 +85,6 @@ class OpenAI(ApiBackend):
             key=key,
             url=shown_url(where) if where else "api.openai.com",
         )
-        if re.match(_ONE_TEMPERATURE, model_name):
-            self.choosing_temperature = 1.0
         self.wants_objects = chat and server == "openai"
         self._sdk = sdk
         self._server: Dialect = server

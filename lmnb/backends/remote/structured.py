@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lmnb.backends.remote.api_backend import ApiBackend
 
 ROOM = 24  # tokens for the JSON around a value, which the program's max_tokens knows nothing of
+_CHOICE_ROOM = 4096  # tokens besides a choice's own: a model that reasons counts its thoughts, and no user sets a limit
 
 
 async def ask_for_value(
@@ -58,7 +59,8 @@ async def ask_for_choice(backend: ApiBackend, prompt: ChatPrompt, choices: Seque
     """Have the API choose: no choice has a score."""
     started = time.monotonic()
     reply = ApiReply(lambda _: None)
-    params = SamplingParams(temperature=backend.choosing_temperature, max_new_tokens=max(map(len, choices)))
+    room = _CHOICE_ROOM + max(map(len, choices))
+    params = SamplingParams(temperature=backend.choosing_temperature, max_new_tokens=room)
     if backend.capabilities.regex and backend.capabilities.continues_turn:  # no JSON is needed
         await backend.ask(prompt, replace(params, constraint=Constraint.of_choices(choices)), reply)
         if reply.text not in choices:
