@@ -53,11 +53,11 @@ def local_path(path: str | os.PathLike[str], what: str) -> Path:
         )
     try:
         target = Path(text).expanduser()
-        if target.is_dir():
-            raise ArgumentError(f"{str(target)!r} is a folder; {what} takes a file")
-        there = target.is_file()
+        folder, there = target.is_dir(), target.is_file()
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         raise ArgumentError(f"{text!r:.80} cannot be a path: {error}") from error
+    if folder:
+        raise ArgumentError(f"{str(target)!r} is a folder; {what} takes a file")
     if not there:
         where = "" if target.is_absolute() else f" below {str(Path.cwd())!r}"
         raise ArgumentError(f"there is no {what} {str(target)!r}{where}")
