@@ -12,7 +12,7 @@ from dataclasses import dataclass
 MOST_ROWS = 500
 MOST_COLUMNS = 40
 
-_RULE = re.compile(r"^\s*\|?(\s*:?-{3,}:?\s*\|)+\s*:?-{3,}:?\s*\|?\s*$|^\s*\|\s*:?-{3,}:?\s*\|\s*$")
+_RULE = re.compile(r":?-{3,}:?")  # below a column's name
 _NUMBER = re.compile(r"^[-+−]?[\d.,\s]*\d(?:[eE][-+]?\d+)?\s*%?$|^(?:nan|NaN|None|<NA>)?$")
 _LONGEST_NUMBER = 40  # characters
 _FRAME_ROW = re.compile(r"^\d+\s+\S")
@@ -50,13 +50,13 @@ def find_tables(text: str) -> list[Table]:
 
 def _piped(lines: list[str], at: int) -> Table | None:
     """Markdown: a head, a rule, rows."""
-    if "|" not in lines[at] or not _RULE.match(lines[at + 1]):
+    if "|" not in lines[at] or "|" not in lines[at + 1]:
         return None
-    head = _cells(lines[at])
-    if len(head) != len(_cells(lines[at + 1])):
+    head, rule = _cells(lines[at]), _cells(lines[at + 1])
+    if len(head) != len(rule) or not all(map(_RULE.fullmatch, rule)):
         return None
     stop = at + 2
-    while stop < len(lines) and "|" in lines[stop] and lines[stop].strip():
+    while stop < len(lines) and "|" in lines[stop]:
         stop += 1
     rows = [(_cells(line) + [""] * len(head))[: len(head)] for line in lines[at + 2 : stop]]
     return _table(at, stop, head, rows)

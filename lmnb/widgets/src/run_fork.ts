@@ -128,7 +128,7 @@ class LaneView {
   private readonly _branch: BranchView;
   private readonly _stick = stickToEnd(this._body);
   private lines = false;
-  private _done = false;
+  private _doneAt: number | null = null; // seconds of the run's end that was drawn: a run may go on, and end again
 
   constructor(
     private readonly _model: RunModel,
@@ -143,7 +143,7 @@ class LaneView {
     this.el = h("section", { class: "lmnb-lane", "aria-label": name, "data-branch": _id }, head, this._body);
     head.addEventListener("click", () => {
       this._ui.folded.set(this._id, this._isOpen);
-      this._done = false;
+      this._doneAt = null;
       this.update(this.lines);
     });
   }
@@ -153,7 +153,8 @@ class LaneView {
   }
 
   update(lines: boolean): void {
-    if (this._done && lines === this.lines) return;
+    const { status, seconds } = this._model.state;
+    if (this._doneAt !== null && this._doneAt === seconds && lines === this.lines) return;
     this.lines = lines;
     const branch = this._model.branch(this._id);
     const open = this._isOpen;
@@ -177,7 +178,7 @@ class LaneView {
     }
     setText(this._name, laneName(branch));
     setText(this._tokens, `${count(branch.generated)} tok`);
-    this._done = this._model.state.status !== "running";
+    this._doneAt = status === "running" ? null : seconds;
   }
 }
 

@@ -44,7 +44,8 @@ export class TextView {
     if (text.length === this._text.length) return;
     const grown = text.slice(this._text.length);
     [this._text, this._cut] = [text, cut];
-    if (this._el.firstChild === this._node && !this._hidden() && !text.includes("\n")) this._node.appendData(grown);
+    const plain = this._el.firstChild === this._node && !this._hidden() && !withTables(text);
+    if (plain) this._node.appendData(grown); // the reader's selection stays
     else this._draw();
   }
 
@@ -131,7 +132,7 @@ export class GenView {
   /** Draw every token as an element of its own. */
   private _spread(): void {
     if (this._spans) return;
-    const marks = [...this._text.children];
+    const marks = [...this._text.querySelectorAll(":scope > .lmnb-mark")]; // and no tables: tokens are text again
     this._text.replaceChildren();
     this._spans = new TokenSpans(this._text, this._colour, this._place);
     this._text.classList.add(this._colour === "none" ? "lmnb-spread" : "lmnb-coloured");
@@ -176,7 +177,7 @@ export class GenView {
 
   /** Put `el` where the text differs from the last run's, or behind it. */
   mark(at: number | null, el: HTMLElement): void {
-    if (at === null || this._spans) this._note.before(el);
+    if (at === null || this._node.parentNode !== this._text) this._note.before(el); // tokens, or tables, stand there
     else this._node.splitText(Math.min(at, this._node.length)).before(el);
   }
 }

@@ -5,7 +5,7 @@ import { h } from "./dom";
 
 const MOST_ROWS = 500;
 const MOST_COLUMNS = 40;
-const RULE = /^\s*\|?(\s*:?-{3,}:?\s*\|)+\s*:?-{3,}:?\s*\|?\s*$|^\s*\|\s*:?-{3,}:?\s*\|\s*$/;
+const RULE = /^:?-{3,}:?$/; // below a column's name
 const NUMBER = /^[-+−]?[\d.,\s]*\d(?:[eE][-+]?\d+)?\s*%?$|^(?:nan|NaN|None|<NA>)?$/;
 const FRAME_ROW = /^\d+\s+\S/;
 
@@ -29,13 +29,16 @@ export function findTables(text: string): Table[] {
 }
 
 function piped(lines: string[], at: number): Table | null {
-  const first = line(lines, at);
-  if (!first.includes("|") || !RULE.test(line(lines, at + 1))) return null;
-  const head = cells(first);
-  if (head.length !== cells(line(lines, at + 1)).length) return null;
+  const [first, second] = [line(lines, at), line(lines, at + 1)];
+  if (!first.includes("|") || !second.includes("|")) return null;
+  const [head, rule] = [cells(first), cells(second)];
+  if (head.length !== rule.length || !rule.every((cell) => RULE.test(cell))) return null;
   let stop = at + 2;
   while (stop < lines.length && line(lines, stop).includes("|")) stop++;
-  const rows = lines.slice(at + 2, stop).map((text) => head.map((_, column) => cells(text)[column] ?? ""));
+  const rows = lines.slice(at + 2, stop).map((text) => {
+    const row = cells(text);
+    return head.map((_, column) => row[column] ?? "");
+  });
   return fitting(at, stop, head, rows);
 }
 

@@ -38,6 +38,33 @@ describe("branches that part from inside a generation", () => {
     document.body.replaceChildren();
   });
 
+  it("are drawn inside a fork's lane after the run has ended", async () => {
+    const gen = { type: "gen", branch: 1, var: "x", kind: "gen", constraint: null, line: null };
+    const told = { type: "tokens", branch: 1, text: "ab", num_tokens: 2 };
+    const ended = { type: "gen_end", branch: 1, finish_reason: "stop", matched: null, reused: 0, computed: 1, generated: 2, first_token_seconds: 0, seconds: 1 };
+    const first = [
+      { type: "run", run: "r", program: "p", model: "m", time: 0, cell: null },
+      { type: "branch", branch: 1, parent: 0, label: "0.0", fork: 0, index: 0, time: 0, program: null, row: null, line: null },
+      gen, told, ended,
+      { type: "run_end", status: "done", seconds: 1, error: null },
+    ];
+    const { host, el } = open();
+    let seq = 0;
+    const tell = (...list: object[]) => host.receive({ type: "events", seq: ++seq, events: structuredClone(list) as RunEvent[] });
+    tell(...first);
+    await frames();
+    expect(text(el, ".lmnb-lane-name")).toEqual(["branch 0.0"]);
+    tell(
+      { type: "resume", time: 1 },
+      { type: "branch", branch: 2, parent: 1, label: "0.0~1", fork: 1, index: 0, time: 1, program: null, row: null, line: null, at: [0, 1] },
+    );
+    await frames();
+    tell({ ...gen, branch: 2 }, { ...told, branch: 2, text: "c" }, { ...ended, branch: 2 }, { type: "run_end", status: "done", seconds: 2, error: null });
+    await frames();
+    expect(text(el, ".lmnb-lane-name")).toContain("branch 0.0~1");
+    expect(text(el, '[data-branch="2"] .lmnb-gen')[0]).toContain("c");
+  });
+
   it("stand beside their origin, with a mark where they part, streamed or whole", async () => {
     const whole = open(folded(events), 1).el;
     const { host, el } = open();

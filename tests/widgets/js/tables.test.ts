@@ -40,6 +40,7 @@ describe("tables", () => {
     const tab = el.querySelector<HTMLElement>(".lmnb-gen");
     tab?.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
     expect(tab?.textContent).toBe(text); // token by token it is the text that was generated
+    expect(el.querySelector(".lmnb-gen table, .lmnb-gen ~ table")).toBeNull();
   });
 
   it("do not hide text that is added behind them", async () => {
