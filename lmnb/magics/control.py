@@ -11,7 +11,7 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from traitlets import CaselessStrEnum, Dict, Float, List, Unicode, observe
 
 from lmnb.backends.prompt_cache import PromptCache
-from lmnb.language import cancel_runs, runs_at_work
+from lmnb.language import ProgramState, cancel_runs, runs_at_work
 from lmnb.magics import options
 from lmnb.magics.ledger_table import ledger_text
 from lmnb.magics.models import LoadedModel, Settings
@@ -221,11 +221,11 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
             raise UsageError(f"{MAGIC} {command}: {backend.name} has no cache of ours; load a model with %lmnb load.")
         return cache
 
-    def _state(self, command: str, name: str) -> Any:
+    def _state(self, command: str, name: str) -> ProgramState:
         """The state that a variable holds."""
         value = self.shell.user_ns.get(name)
-        if not callable(getattr(value, "tokens", None)):
-            states = [one for one, each in self.shell.user_ns.items() if callable(getattr(each, "tokens", None))]
+        if not isinstance(value, ProgramState):
+            states = [one for one, each in self.shell.user_ns.items() if isinstance(each, ProgramState)]
             hint = options.suggest(name, states)
             raise UsageError(f"{MAGIC} {command}: {name!r} is not a variable that holds a state.{hint}")
         return value

@@ -75,6 +75,7 @@ class BackgroundRuns:
         thread = threading.Thread(
             target=CellPin().run, args=(_run_quietly, run, body), name="lmnb-background-run", daemon=True
         )
+        self.running()  # forgets those that are over
         self._running[thread] = run
         thread.start()
 

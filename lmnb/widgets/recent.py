@@ -27,7 +27,7 @@ class RecentRuns:
             if run in self._runs:
                 self._runs.remove(run)
             self._runs.append(run)
-            while sum(run.num_events for run in self._runs) > MOST_EVENTS:
+            while len(self._runs) > 1 and sum(run.num_events for run in self._runs) > MOST_EVENTS:
                 self._runs.popleft()
 
     def clear(self) -> None:

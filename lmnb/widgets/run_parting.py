@@ -5,6 +5,7 @@ The page names places by branch, generation and token. Every question gets an an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from lmnb.language.state import ProgramState
 from lmnb.language.token_parts import is_greedy, part
 
 SHOWN = 5  # likeliest tokens
+
+logger = logging.getLogger("lmnb.widgets")
 
 Wire = dict[str, Any]
 _GONE = "this run's state is gone: run the cell again (a run is kept as long as its state is in a variable)"
@@ -52,14 +55,14 @@ class Partings:
     def _answer(self, message: Mapping[str, Any], act: Callable[[Generated, int, Mapping[str, Any]], None]) -> None:
         try:
             act(self._generated(message), int(message["token"]), message)
-        except LmnbError as error:
+        except Exception as error:  # the page waits for an answer, whatever went wrong
             self._refuse(message, error)
 
     def _ask(self, generated: Generated, token: int, message: Mapping[str, Any]) -> None:
         async def ask() -> None:
             try:
                 found = await alternatives(generated, token, SHOWN)
-            except LmnbError as error:
+            except Exception as error:
                 self._refuse(message, error)
                 return
             reply: Wire = {"type": "likely", "detail": None, "ids": [], **_place(message)}
@@ -100,9 +103,13 @@ class Partings:
             raise LmnbError("no branch can part from this text, or its state is gone: run the cell again")
         return found
 
-    def _refuse(self, message: Mapping[str, Any], error: LmnbError) -> None:
-        self._post({"type": "refused", "why": str(error), **_place(message)})
+    def _refuse(self, message: Mapping[str, Any], error: Exception) -> None:
+        why = str(error)
+        if not isinstance(error, LmnbError):
+            logger.error("a view's question failed", exc_info=error)
+            why = f"{type(error).__name__}: {error}"
+        self._post({"type": "refused", "why": why, **_place(message)})
 
 
 def _place(message: Mapping[str, Any]) -> Wire:
-    return {key: message[key] for key in ("branch", "gen", "token")}
+    return {key: message.get(key) for key in ("branch", "gen", "token")}

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from view_samples import busy_cache, judge
+from view_samples import branched, busy_cache, images, judge
 
 from lmnb.language.events import to_json
 from lmnb.widgets import CacheView, run_html
@@ -44,9 +44,12 @@ def test_the_lock_file_names_no_registry() -> None:
 
 def test_every_class_of_static_pictures_has_its_style_in_the_small_sheet() -> None:
     live, still = ((STATIC / name).read_text(encoding="utf-8") for name in ("tree.css", "still.css"))
-    model, tree = RunModel(), CacheView(busy_cache(), "html")
-    model.apply_all(map(to_json, judge()))
-    drawn = run_html.render(model) + tree._picture()
+    drawn = CacheView(busy_cache(), "html")._picture()
+    for sample in (judge, branched, images):
+        model = RunModel()
+        model.apply_all(map(to_json, sample()))
+        drawn += run_html.render(model)
+    assert {"lmnb-kept", "lmnb-parting", "lmnb-image"} <= set(re.findall(r"lmnb-[\w-]+", drawn))
     used = {name for names in re.findall('class="([^"]*)"', drawn) for name in names.split()}
     styled = {name for name in used if re.search(rf"\.{name}(?![\w-])", live)}
     assert len(styled) > 25
