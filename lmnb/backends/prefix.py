@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-S = TypeVar("S", str, tuple[int, ...], list[int])
+S = TypeVar("S", str, tuple[int, ...], list[int], list[str])
 
 
 def common_prefix_length(sequences: Sequence[S]) -> int:

@@ -13,8 +13,8 @@ Opener = Callable[..., Any]  # takes the runtime, and `host`, `port`, `api_key`;
 _opener: Opener | None = None
 
 
-def serve_with(opener: Opener | None) -> None:
-    """Let `opener` make servers from now on; None: nobody does."""
+def serve_with(opener: Opener) -> None:
+    """Let `opener` make servers from now on."""
     global _opener
     _opener = opener
 

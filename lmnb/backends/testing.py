@@ -7,7 +7,6 @@ marks. It does not enforce regexes and schemas: the reply rule is trusted.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 import threading
 import zlib
@@ -28,6 +27,7 @@ from lmnb.backends.base import (
 )
 from lmnb.backends.capabilities import ALL_SAMPLING, Capabilities
 from lmnb.backends.images import Picture
+from lmnb.backends.prefix import common_prefix_length
 from lmnb.errors import ArgumentError, EngineClosedError, TemplateError
 from lmnb.runtime.request import FinishReason, SamplingParams, TokenLogprob
 
@@ -218,7 +218,7 @@ class ScriptedBackend:
 
     def count_cached(self, tokens: list[str]) -> int:
         """How many leading tokens an earlier prompt already had, at most all but one; remembers this prompt."""
-        best = max((_common_prefix(tokens, other) for other in self._seen), default=0)
+        best = max((common_prefix_length([tokens, other]) for other in self._seen), default=0)
         self.remember(tokens)
         return min(best, max(len(tokens) - 1, 0))
 
@@ -453,7 +453,3 @@ def _tokens(text: str, given: Sequence[str]) -> list[str]:
 def _hashed_score(prompt: str, text: str) -> list[float]:
     tokens = _TOKEN.findall(text) or [""]
     return [-(1 + zlib.crc32(f"{prompt}|{token}".encode()) % 997) / 1000 for token in tokens]
-
-
-def _common_prefix(a: Sequence[str], b: Sequence[str]) -> int:
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))

@@ -18,10 +18,10 @@ class Parameters:
     """What comes behind the state in a program's function. `bound` arguments win over those of a call."""
 
     def __init__(self, func: Callable[..., Any], name: str, owner: object | None, bound: Mapping[str, Any]) -> None:
-        self._func = func
         self._program = name
         self._before = () if owner is None else (owner,)
         self._bound = bound
+        self._signature = inspect.signature(func)
         self.names = _parameter_names(func)
 
     def __repr__(self) -> str:
@@ -29,7 +29,7 @@ class Parameters:
 
     def all(self) -> list[inspect.Parameter]:
         """The parameters themselves, `*args` and `**kwargs` included."""
-        parameters = list(inspect.signature(self._func).parameters.values())
+        parameters = list(self._signature.parameters.values())
         return parameters[[parameter.name for parameter in parameters].index(STATE) + 1 :]
 
     def check_names(self, names: Iterable[str]) -> None:
@@ -71,14 +71,14 @@ class Parameters:
             repeated = [name for name in named if name in kwargs]
             if repeated:
                 raise TypeError(f"multiple values for argument {repeated[0]!r}")
-            inspect.signature(self._func).bind(*self._before, None, *positional, **merged)
+            self._signature.bind(*self._before, None, *positional, **merged)
         except TypeError as error:
             raise ProgramError(f"{what}the arguments do not fit {self!r}: {error}") from None
         return positional, merged
 
     def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments that fit, by the parameters' names, defaults included."""
-        bound = inspect.signature(self._func).bind(*self._before, None, *args, **kwargs)
+        bound = self._signature.bind(*self._before, None, *args, **kwargs)
         bound.apply_defaults()
         return dict(list(bound.arguments.items())[len(self._before) + 1 :])
 

@@ -85,9 +85,7 @@ class SavedRun:
         """The run as a JSON document, one event a line."""
         head = {"format": FORMAT, "version": VERSION, "lmnb": version("lmnb")}
         lines = ",\n".join(json.dumps(encode_event(e), ensure_ascii=False, allow_nan=False) for e in self.events)
-        text = f'{json.dumps(head)[:-1]}, "events": [\n{lines}\n]}}\n'
-        # Halves of characters, as broken files hold them, cannot be written; they become U+FFFD.
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return f'{json.dumps(head)[:-1]}, "events": [\n{lines}\n]}}\n'
 
     def to_html(self) -> str:
         """The run's view as one page that needs neither kernel nor network."""

@@ -69,7 +69,7 @@ class TextPrompt:
     def fork(self) -> TextPrompt:
         """An independent copy."""
         twin = TextPrompt(self._template)
-        twin._parts = [self.text]
+        twin._parts = self._parts.copy()
         twin._images = self._images.copy()
         twin._history = self._history
         twin._role = self._role
