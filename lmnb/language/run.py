@@ -380,8 +380,8 @@ class Run:
             end = replace(self._outcome, seconds=self._outcome.seconds + seconds)
         self._outcome = end
         self.publish(end)
+        unfinished.discard(self)  # before the status, which lets another thread enter the run again, and add it
         self._status = end.status
-        unfinished.discard(self)
         self._signal.notify()
 
 

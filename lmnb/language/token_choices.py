@@ -6,6 +6,7 @@ import html
 import math
 from dataclasses import dataclass
 
+from lmnb.errors import ArgumentError
 from lmnb.language.generated import Generated
 
 _VISIBLE = str.maketrans({"\n": "↵\n", "\t": "⇥\t"})
@@ -37,8 +38,10 @@ class GeneratedTokens(list[GeneratedToken]):
         return "".join(token.text for token in self)
 
     def unsure(self) -> GeneratedToken:
-        """The token that the model was least sure of. ValueError if no log-probabilities were asked for."""
+        """The token that the model was least sure of. ArgumentError if no log-probabilities were asked for."""
         known = [token for token in self if token.logprob is not None]
+        if not known:
+            raise ArgumentError("these tokens have no log-probabilities: generate them with return_logprob=True")
         return min(known, key=lambda token: token.logprob or 0.0)
 
     def __str__(self) -> str:
