@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
 NPM := $(shell command -v npm 2>/dev/null)
+GPU_PYTHON ?= $(BIN)/python
+SANITIZER ?= memcheck
 DATABRICKS := .venv-databricks
 IPYKERNEL73 := .venv-ipykernel73
 
@@ -20,8 +22,8 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup setup-dev demo lab test lint format types arrows js bundle-check test-py test-e2e \
-	notebooks wheel-check test-databricks test-kernels bench constraints clean clean-venv
+.PHONY: help setup setup-dev demo lab test lint format types arrows js bundle-check test-py test-gpu sanitize-gpu test-e2e \
+	notebooks notebooks-save wheel-check test-databricks test-kernels bench screenshots constraints clean clean-venv
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -75,6 +77,7 @@ format: $(VENV)/.setup-dev ## let ruff fix and format the code
 types: $(VENV)/.setup-dev ## mypy, strict
 	$(BIN)/mypy
 	$(BIN)/mypy scripts
+	$(BIN)/mypy -p benchmarks
 
 arrows: $(VENV)/.setup-dev ## import-linter: which part may import which
 	$(BIN)/lint-imports
@@ -97,13 +100,25 @@ js bundle-check:
 endif
 
 test-py: $(VENV)/.setup-dev ## pytest, all but the browser tests
-	$(BIN)/pytest -m 'not e2e'
+	$(BIN)/pytest -m 'not e2e' --durations=25
+
+test-gpu: ## the tests of runtime and kernels on a CUDA GPU; GPU_PYTHON names a Python that has lmnb and CUDA
+	LMNB_TEST_DEVICE=cuda $(GPU_PYTHON) -m pytest -m 'not e2e' tests/kernels tests/runtime
+
+# Tensors of their own, not pieces of torch's pool, so that a sanitizer sees what lies outside of them.
+sanitize-gpu: ## the kernels on a CUDA GPU under compute-sanitizer; SANITIZER=racecheck looks for races in shared memory
+	LMNB_TEST_DEVICE=cuda LMNB_TEST_SHAPES=small PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
+		compute-sanitizer --tool $(SANITIZER) --target-processes all --error-exitcode 1 \
+		$(GPU_PYTHON) -m pytest tests/kernels/triton_checks.py tests/runtime/device_sampler_checks.py
 
 test-e2e: $(VENV)/.setup-dev ## pytest in a real JupyterLab and Notebook 7 (needs Chromium)
-	$(BIN)/pytest -m e2e tests/e2e
+	$(BIN)/pytest -m e2e --durations=15 tests/e2e
 
 notebooks: $(VENV)/.setup-dev ## run every notebook from top to bottom
 	$(BIN)/python scripts/run_notebook.py $(NOTEBOOKS) --out out
+
+notebooks-save: $(VENV)/.setup-dev ## run every notebook, and keep its outputs in it (needs Chromium)
+	$(BIN)/python scripts/run_notebook.py $(NOTEBOOKS) --out out --save
 
 wheel-check: $(VENV)/.setup-dev ## build the wheel through the sdist and run a program with it elsewhere
 	$(BIN)/python scripts/check_wheel.py
@@ -128,6 +143,9 @@ bench: $(VENV)/.setup-dev ## measure; prints JSON
 	PYTHONSAFEPATH= $(BIN)/python -m benchmarks $(BENCH_OPTIONS)
 
 # ---- Upkeep ----
+
+screenshots: $(VENV)/.setup-dev ## make the README's pictures from the real thing (needs Chromium)
+	$(BIN)/python scripts/screenshots.py
 
 constraints: $(VENV)/.setup-dev ## write constraints.txt from what .venv holds
 	$(BIN)/python scripts/freeze_constraints.py

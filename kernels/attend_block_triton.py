@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lmnb.kernels.fp8_triton import widened
+
 LOG2_E = 1.4426950408889634
 
 
@@ -68,6 +70,8 @@ def attend_block(
     else:
         k = tl.load(key_at, mask=dim_ok[:, None], other=0.0)
         v = tl.load(value_at, mask=dim_ok[None, :], other=0.0)
+    k = widened(k, q, False)
+    v = widened(v, q, True)
     scores = tl.dot(q, k, input_precision="ieee") * scale_log2
     if SOFTCAP:
         capped = softcap * (2.0 * tl.sigmoid(2.0 * scores / (softcap * 1.4426950408889634)) - 1.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,9 +86,9 @@ def plan_native(
         # The last ones have the most keys: they come first.
         tokens = reversed(range(first, last, length))
         pieces.extend((row, 1, token, min(length, last - token), 0) for token in tokens)
-    starts, lens = torch.tensor(query_starts), torch.tensor(kv_lens)
-    places = torch.arange(query_starts[-1]) + (lens - starts[1:]).repeat_interleave(starts.diff())
-    return NativePlan(slot_table.contiguous(), places, torch.tensor(pieces))
+    starts = np.array(query_starts)
+    places = np.arange(query_starts[-1]) + np.repeat(np.array(kv_lens) - starts[1:], np.diff(starts))
+    return NativePlan(slot_table.contiguous(), torch.from_numpy(places), torch.tensor(pieces))
 
 
 @dataclass(frozen=True, slots=True)

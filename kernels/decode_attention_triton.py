@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lmnb.kernels.attend_block_triton import LOG2_E, attend_block, needs_long
 from lmnb.kernels.device_plan import ITEM_FIELDS, NARROW_ROWS, WIDE_ROWS, DecodePart
+from lmnb.kernels.fp8_triton import readable
 
 
 @triton.jit(do_not_specialize=["max_parts"])
@@ -152,7 +153,7 @@ def decode_attention(
 
     Rows without any item become zeros. `scale` multiplies the scores; `softcap` then bounds them.
     """
-    launch = partial(_launch_items, queries, keys, values, slot_table, part, scale, window, softcap)
+    launch = partial(_launch_items, queries, readable(keys), readable(values), slot_table, part, scale, window, softcap)
     if len(part.wide):
         # One kernel waits for memory and the other for the matrix units: side by side they take less time.
         side = part.side_stream
@@ -202,8 +203,10 @@ def _launch_items(
         block_n, stages, warps = (32, 1, 8) if big else (64, 3, 4)
     elif part.is_short:
         block_n, stages, warps = (16, 2, 2) if big else (16, 2, 1)
+    elif big:
+        block_n, stages, warps = 32, 2, 2
     else:
-        block_n, stages, warps = (32, 2, 2) if big else (64, 3, 2)
+        block_n, stages, warps = 64, 3, 1 if keys.dtype.itemsize == 1 else 2
     _attend_items[(len(items) * num_kv_heads,)](
         queries,
         keys,

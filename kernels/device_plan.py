@@ -20,6 +20,8 @@ TILE_FIELDS = 4
 # Query rows (tokens x query heads of one KV head) of a narrow and of a wide item or tile.
 NARROW_ROWS = 16
 WIDE_ROWS = 128
+# The same of a strict tile, whose keys are taken in blocks that begin at multiples of one size.
+STRICT_ROWS = 64
 # The end of a key range that grows with its request.
 OPEN_END = 1 << 30
 
@@ -42,9 +44,10 @@ class DecodePart:
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """One step. Tokens from `decode.num_rows` on belong to the tiles."""
+    """One step. Tokens from `decode.num_rows` on (all, if there is no such part) belong to the tiles."""
 
     slot_table: Tensor  # int32 [rows, columns]
     decode: DecodePart | None
-    narrow_tiles: Tensor | None  # int32 [N, TILE_FIELDS]
-    wide_tiles: Tensor | None
+    narrow_tiles: Tensor | None = None  # int32 [N, TILE_FIELDS]
+    wide_tiles: Tensor | None = None
+    strict_tiles: Tensor | None = None  # then there are neither others nor a decode part

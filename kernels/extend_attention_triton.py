@@ -13,7 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from lmnb.kernels.attend_block_triton import LOG2_E, attend_block, needs_long
-from lmnb.kernels.device_plan import NARROW_ROWS, TILE_FIELDS, WIDE_ROWS
+from lmnb.kernels.device_plan import NARROW_ROWS, STRICT_ROWS, TILE_FIELDS, WIDE_ROWS
+from lmnb.kernels.fp8_triton import readable
 
 
 @triton.jit
@@ -40,6 +41,7 @@ def _extend_tiles(
     SOFTCAP: tl.constexpr,
     LONG: tl.constexpr,
     STAGES: tl.constexpr,
+    STRICT: tl.constexpr,
 ):
     program = tl.program_id(0)
     tile = tiles + (program // KV_HEADS) * FIELDS
@@ -63,7 +65,10 @@ def _extend_tiles(
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    if WINDOW > 0:
+    if STRICT:  # all keys alike, in blocks that do not depend on the tile: a token's sums are its own
+        start = tl.maximum(0, first_position - WINDOW + 1) // BLOCK_N * BLOCK_N if WINDOW > 0 else 0
+        whole = start
+    elif WINDOW > 0:
         start = tl.maximum(0, first_position - WINDOW + 1)
         whole = start
     else:
@@ -75,7 +80,7 @@ def _extend_tiles(
             q, keys, values, table_row, key, last_key + 1, oldest, query_positions, head, scale_log2, softcap,
             slot_stride, peak, total, acc, HEAD_DIM, BLOCK_D, BLOCK_N, False, False, False, SOFTCAP, LONG,
         )  # fmt: skip
-    for key in tl.range(whole, last_key + 1, BLOCK_N, num_stages=1 if WINDOW == 0 else STAGES):
+    for key in tl.range(whole, last_key + 1, BLOCK_N, num_stages=STAGES if STRICT or WINDOW > 0 else 1):
         peak, total, acc = attend_block(
             q, keys, values, table_row, key, last_key + 1, oldest, query_positions, head, scale_log2, softcap,
             slot_stride, peak, total, acc, HEAD_DIM, BLOCK_D, BLOCK_N, True, WINDOW > 0, True, SOFTCAP, LONG,
@@ -98,8 +103,9 @@ def extend_attention(
     window: int | None = None,
     softcap: float | None = None,
 ) -> None:
-    """Attention of the tokens that `tiles` name among `queries` [T, Hq, D], into `out` [T, Hq * D]."""
-    assert rows_per_tile in (NARROW_ROWS, WIDE_ROWS)
+    """Attention of the tokens that `tiles` name among `queries` [T, Hq, D], into `out` [T, Hq * D]. In strict tiles a
+    token's bits depend on itself and on what it sees only."""
+    assert rows_per_tile in (NARROW_ROWS, STRICT_ROWS, WIDE_ROWS)
     num_heads, head_dim = queries.shape[1:]
     num_kv_heads = keys.shape[1]
     block_d = max(16, triton.next_power_of_2(head_dim))  # matrix units want 16 at least
@@ -107,8 +113,8 @@ def extend_attention(
     is_wide = rows_per_tile == WIDE_ROWS
     _extend_tiles[(len(tiles) * num_kv_heads,)](
         queries,
-        keys,
-        values,
+        readable(keys),
+        readable(values),
         slot_table,
         tiles,
         out,
@@ -128,5 +134,6 @@ def extend_attention(
         SOFTCAP=softcap is not None,
         LONG=needs_long(keys),
         STAGES=1 if wide_values else 3,
+        STRICT=rows_per_tile == STRICT_ROWS,
         num_warps=8 if is_wide and wide_values else 4,
     )

@@ -38,14 +38,24 @@ def _cpu_packing_works(dtype: torch.dtype) -> bool:
 def pack_weight(weight: Tensor) -> Tensor:
     """Lay out `weight` [out, in] for `linear`. The result is opaque: only `linear` may read it."""
     on_cpu = weight.device.type == "cpu"
-    if on_cpu and weight.numel() >= _MIN_PACKED_ELEMENTS and _cpu_packing_works(weight.dtype):
+    if (
+        on_cpu
+        and not uses_triton(weight)
+        and weight.numel() >= _MIN_PACKED_ELEMENTS
+        and _cpu_packing_works(weight.dtype)
+    ):
         packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
         return packed
     return weight.contiguous()
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [T, in] times a weight from `pack_weight`, plus bias [out] if there is one: [T, out] in x's dtype."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, strict: bool = False) -> Tensor:
+    """x [T, in] times a weight from `pack_weight`, plus bias [out] if there is one: [T, out] in x's dtype. `strict`,
+    where Triton computes: a row's bits depend on that row only."""
+    if strict and uses_triton(x):
+        from lmnb.kernels.strict_matmul_triton import strict_matmul
+
+        return strict_matmul(x, weight, bias)
     if weight.is_mkldnn:
         # oneDNN sums long rows in another order for one row of x than for several; as one of two rows, a request's
         # products are the same alone and in a batch. It costs nothing: reading the weight is what takes the time.
@@ -67,16 +77,17 @@ def linear_reference(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A weight laid out by `pack_weight` or `pack_quantized`, and its bias."""
+    """A weight laid out by `pack_weight`, or a product with one in fewer bits; and its bias."""
 
     weight: Tensor | QuantizedProduct
     bias: Tensor | None
 
-    def __call__(self, x: Tensor, *, wide: bool = False) -> Tensor:
-        """x [T, in] -> [T, out], in x's dtype; with `wide`, in float32 if that is how it is computed."""
+    def __call__(self, x: Tensor, *, wide: bool = False, strict: bool = False) -> Tensor:
+        """x [T, in] -> [T, out], in x's dtype; with `wide`, in float32 if that is how it is computed. `strict`: see
+        `linear`."""
         if isinstance(self.weight, Tensor):
-            return linear(x, self.weight, self.bias)
-        return self.weight(x, self.bias, wide=wide)
+            return linear(x, self.weight, self.bias, strict=strict)
+        return self.weight(x, self.bias, wide=wide, strict=strict)
 
     @property
     def bias_address(self) -> int | None:

@@ -1,63 +1,70 @@
-// What the kernels for a CPU share: bfloat16 in and out of float32, 16 lanes at a time.
+// What the kernels for a CPU share: the lanes that they are written in, and the threads that work on a call together.
 
 #pragma once
 
-#include <immintrin.h>
+#include <linux/futex.h>
+#include <omp.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
+#include <atomic>
+#include <climits>
 #include <vector>
+
+#include "lanes.h"
 
 namespace lmnb {
 
-using bf16 = uint16_t;
-
-inline __mmask16 first_lanes(int64_t count) {
-    return static_cast<__mmask16>(count >= 16 ? 0xFFFF : (1u << count) - 1);
-}
-
-inline float wide(bf16 value) {
-    const uint32_t bits = static_cast<uint32_t>(value) << 16;
-    float out;
-    __builtin_memcpy(&out, &bits, 4);
-    return out;
-}
-
-inline __m512 load(const bf16* at, __mmask16 lanes = 0xFFFF) {
-    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, at));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
-}
-
-inline void store(bf16* at, __m512 value, __mmask16 lanes = 0xFFFF) {
-    _mm256_mask_storeu_epi16(at, lanes, (__m256i)_mm512_cvtneps_pbh(value));
-}
-
-// `value` as it is after a rounding to bfloat16.
-inline __m512 rounded(__m512 value) {
-    const __m512i bits = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(value));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
-}
-
-// 2^x to float32's last bits, for x in [-126, 126] (others count as the nearest of those); NaN of NaN.
-inline __m512 exp2(__m512 x) {
-    x = _mm512_min_ps(_mm512_set1_ps(126.0f), _mm512_max_ps(_mm512_set1_ps(-126.0f), x));
-    const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT), rest = _mm512_sub_ps(x, whole);
-    __m512 value = _mm512_set1_ps(1.5403530e-4f);  // ln(2)^k / k!
-    for (const float factor : {1.3333558e-3f, 9.6181291e-3f, 5.5504109e-2f, 2.4022651e-1f, 6.9314718e-1f, 1.0f})
-        value = _mm512_fmadd_ps(value, rest, _mm512_set1_ps(factor));
-    return _mm512_scalef_ps(value, whole);
-}
-
-constexpr float kLog2E = 1.44269504f;
-
-// Inputs 2 i and 2 i + 1 of a row, in all lanes.
-inline __m512bh pair(const bf16* at) {
-    int32_t both;
-    __builtin_memcpy(&both, at, 4);
-    return (__m512bh)_mm512_set1_epi32(both);
-}
-
 // Rows below which another thread would cost more than it saves.
 constexpr int64_t kRowsForThreads = 16;
+
+// Where the threads of a team wait for each other: within a fraction of a microsecond while each has a processor, and
+// asleep where one has to wait for a processor itself. (OpenMP's own barrier sends them to sleep at once as soon as the
+// process has more threads than there are processors.)
+class Barrier {
+   public:
+    void wait(int size) {
+        const int now = phase_.load(std::memory_order_relaxed);
+        if (arrived_.fetch_add(1) == size - 1) {
+            arrived_.store(0, std::memory_order_relaxed);
+            phase_.store(now + 1);
+            if (sleepers_.load()) syscall(SYS_futex, &phase_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+            return;
+        }
+        for (int turn = 0; turn < kTurns; turn++) {
+            if (phase_.load(std::memory_order_acquire) != now) return;
+            _mm_pause();
+        }
+        sleepers_.fetch_add(1);
+        while (phase_.load() == now) syscall(SYS_futex, &phase_, FUTEX_WAIT_PRIVATE, now, nullptr, nullptr, 0);
+        sleepers_.fetch_sub(1);
+    }
+
+   private:
+    static constexpr int kTurns = 2000;  // some tens of microseconds
+    alignas(64) std::atomic<int> arrived_{0};
+    alignas(64) std::atomic<int> phase_{0}, sleepers_{0};
+};
+
+// One thread of those that work on a call together.
+struct Team {
+    Barrier* barrier;
+    int64_t index, size;
+
+    void meet() const {
+        if (size > 1) barrier->wait(static_cast<int>(size));
+    }
+    int64_t first(int64_t count) const { return count * index / size; }  // of `count` things, those before this thread's
+    int64_t last(int64_t count) const { return count * (index + 1) / size; }
+};
+
+// `work(team)` in every thread.
+template <class Work>
+void in_team(const Work& work) {
+    Barrier barrier;
+#pragma omp parallel
+    work(Team{&barrier, omp_get_thread_num(), omp_get_num_threads()});
+}
 
 }  // namespace lmnb

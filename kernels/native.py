@@ -1,6 +1,6 @@
 """The kernels in C++ for a CPU: compiled once for this machine into the cache folder, if it has a compiler.
 
-Nothing needs them: where there is no compiler, or the CPU does not multiply bfloat16, torch's own operators run.
+Nothing needs them: where there is no compiler, or the CPU is of another kind, torch's own operators run.
 They share torch's OpenMP threads (the calling thread's team), and are called through ctypes with plain addresses: no
 header of torch is compiled, so that a build takes seconds and fits any torch.
 """
@@ -11,10 +11,13 @@ import contextlib
 import ctypes
 import hashlib
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,21 +28,24 @@ from torch import Tensor
 from lmnb.env import cache_dir
 
 _FOLDER = Path(__file__).resolve().parent
-_HEADER = "native.h"
+_HEADERS = ("native.h", "lanes.h", "lanes_avx512.h", "lanes_avx2.h")
 _SOURCES = (
     "paged_attention.cpp",
     "quantized_linear.cpp",
     "rms_norm.cpp",
     "rotary_store.cpp",
     "silu_mul.cpp",
-    "layer_tail.cpp",
+    "decoder_layers.cpp",
+    "masked_scores.cpp",
 )
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-w")
-_CPU_FLAG = "avx512_bf16"
+_CPU_FLAGS = ({"avx512_bf16", "avx512bw", "avx512vl"}, {"avx2", "fma", "f16c"})  # of `lanes.h`, one or the other
 _BUILD_SECONDS = 120.0
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS: dict[str, list[Any]] = {
-    "layer_tail": [_POINTER] * 12 + [_INT] * 7 + [ctypes.c_double],
+    "decoder_layers": [_POINTER] * 12 + [_INT] * 9 + [ctypes.c_double] * 2,
+    "forbid_masked": [_POINTER] * 2 + [_INT] * 4,
+    "likeliest": [_POINTER] * 4 + [_INT] * 4,
     "paged_attention": [_POINTER] * 7 + [_INT] * 6 + [ctypes.c_double],
     "quantized_linear": [_POINTER] * 4 + [_INT] * 5,
     "rms_norm": [_POINTER] * 5 + [_INT] * 5 + [ctypes.c_double],
@@ -62,6 +68,10 @@ class NativeKernels:
     def call(self, name: str, rows: int, *arguments: int | float | None) -> None:
         """Call a function for a step of `rows` tokens."""
         (self._short if rows <= _ROWS_TO_LET_OTHERS_RUN else self._long)[name](*arguments)
+
+    def call_freely(self, name: str, *arguments: int | float | None) -> None:
+        """Call a function that is long whatever it is called for: the interpreter is free meanwhile."""
+        self._long[name](*arguments)
 
 
 @dataclass(frozen=True)
@@ -88,56 +98,75 @@ def why_not() -> str:
     return "" if _outcome is None else _outcome.why_not
 
 
+def prepared_kernels() -> NativeKernels | None:
+    """The kernels, if they were prepared."""
+    return None if _outcome is None else _outcome.kernels
+
+
 def native_kernels(x: Tensor) -> NativeKernels | None:
     """The kernels, if they were prepared and take tensors like `x`."""
-    if _outcome is None or x.dtype is not torch.bfloat16 or x.is_cuda:
-        return None
-    return _outcome.kernels
+    return None if x.dtype is not torch.bfloat16 or x.is_cuda else prepared_kernels()
 
 
 def _prepare() -> _Outcome:
-    if _CPU_FLAG not in _cpu_flags():
-        return _Outcome(None, "this CPU does not multiply bfloat16 (AVX512-BF16)")
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    if not compiler:
+    if not any(needed <= _cpu_flags() for needed in _CPU_FLAGS):
+        return _Outcome(None, "this CPU has no AVX2 with FMA and F16C, nor AVX512-BF16")
+    found = os.environ.get("CXX", "").strip() or shutil.which("g++") or shutil.which("c++")
+    if not found:
         return _Outcome(None, "there is no C++ compiler (g++) here")
     try:
+        # CXX may bring options, or be run by another program ("ccache g++").
+        compiler = [found] if shutil.which(found) else shlex.split(found)
         return _Outcome(NativeKernels(_built(compiler)), "")
     except subprocess.TimeoutExpired:
-        return _Outcome(None, f"{compiler} did not end")
+        return _Outcome(None, f"{found} did not end")
     except subprocess.CalledProcessError as error:
-        last = (error.stderr or "").strip().splitlines()
-        return _Outcome(None, f"{compiler} refused the kernels ({last[0][:200] if last else 'without a word'})")
-    except (OSError, AttributeError) as error:
+        lines = (error.stderr or "").strip().splitlines()
+        why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "without a word")
+        return _Outcome(None, f"{found} refused the kernels ({why[:200]})")
+    except (OSError, AttributeError, ValueError) as error:
         return _Outcome(None, f"the kernels cannot be built or loaded ({error})")
 
 
-def _built(compiler: str) -> Path:
+def _built(compiler: Sequence[str]) -> Path:
     """The library for this source, compiler and CPU, made if it is not there."""
-    version = _run(compiler, "--version")
-    sources = [(_FOLDER / name).read_text("utf-8") for name in (_HEADER, *_SOURCES)]
-    parts = (*sources, *_FLAGS, compiler, version, " ".join(sorted(_cpu_flags())))
+    version = _run(*compiler, "--version")
+    sources = [(_FOLDER / name).read_text("utf-8") for name in (*_HEADERS, *_SOURCES)]
+    parts = (*sources, *_FLAGS, *compiler, version, " ".join(sorted(_cpu_flags())))
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     folder = cache_dir() / "kernels"
-    final = folder / f"native-{key}.so"
-    if final.is_file():
-        return final
+    for made in folder.glob(f"native-{key}-*.so"):
+        if made.stat().st_size == int(made.stem.rpartition("-")[2]):
+            return made
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".native-", dir=folder) as work:
         everything, compiled, linked = (Path(work) / f"kernels.{ending}" for ending in ("cpp", "o", "so"))
         everything.write_text("".join(f'#include "{_FOLDER / name}"\n' for name in _SOURCES), "utf-8")
-        _run(compiler, *_FLAGS, "-c", str(everything), "-o", str(compiled))
+        _run(*compiler, *_FLAGS, "-c", str(everything), "-o", str(compiled))
         # Without -fopenmp here: the library must use the threads that torch has, not bring its own.
-        _run(compiler, "-shared", str(compiled), "-o", str(linked))
+        _run(*compiler, "-shared", str(compiled), "-o", str(linked))
+        # The name tells the size: a part of a library, left by a machine that lost its power, would end the process.
+        final = folder / f"native-{key}-{linked.stat().st_size}.so"
         os.replace(linked, final)
     return final
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(
-        command, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_BUILD_SECONDS
-    )
-    return done.stdout
+    """What it prints. CalledProcessError if it fails; TimeoutExpired if it takes too long: it has ended then, with all
+    that it has started."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        try:
+            out, told = process.communicate(timeout=_BUILD_SECONDS)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, out, told)
+    return out
 
 
 def _share_openmp() -> None:

@@ -1,7 +1,8 @@
 // Attention of new tokens over keys and values that lie anywhere in the pool. See `paged_attention.py`.
 //
-// Keys are taken in tiles of 64, from position 0 (or the first that a window shows) on, with a running softmax: a
-// token's result depends on its own keys alone, not on what it is computed beside, nor on whose tiles are shared.
+// Keys are taken in tiles of 64, with a running softmax that begins anew at each multiple of 256 keys, a *stretch*, and
+// what the stretches give is added up in order. So a token's result depends on its own keys alone: not on what it is
+// computed beside, nor on whose tiles are shared, nor on whether one thread goes through all stretches or several do.
 
 #include <cmath>
 
@@ -9,32 +10,8 @@
 
 namespace lmnb {
 
-constexpr int64_t kTile = 64;
-
-// Rows of 16 dwords become columns.
-static inline void transpose(__m512i (&r)[16]) {
-    __m512i t[16];
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 8; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    }
-}
+constexpr int64_t kTile = 64, kStretch = 256;
+constexpr int kAtOnce = 4;  // rows
 
 // One tile of a KV head's keys and values, laid out for products of pairs; what is not there is zero.
 template <int D>
@@ -43,31 +20,29 @@ struct Tile {
     alignas(64) int32_t values[kTile / 2][D];         // pairs of keys of each dimension
     int64_t first;                                    // position of the first key
 
+    // Those from `start` on, up to `stop`; what comes behind the tile is fetched meanwhile: slots may lie anywhere, so
+    // that no processor would guess it.
     void lay_out(const bf16* key_pool, const bf16* value_pool, int64_t stride, const int64_t* slots, int64_t start,
-                 int64_t count) {
+                 int64_t stop) {
+        alignas(64) static const bf16 nothing[D] = {};
         first = start;
-        const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
-                                             37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-        const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-        for (int64_t base = 0; base < count; base += 16) {
+        const int64_t count = std::min(kTile, stop - start), end = (count + 15) / 16 * 16;
+        const int64_t apart = value_pool - key_pool;
+        const bf16* at[kTile];
+        for (int64_t i = 0; i < end; i++) at[i] = i < count ? key_pool + slots[start + i] * stride : nothing;
+        for (int64_t i = start + kTile; i < std::min(stop, start + 2 * kTile); i++)
             for (int d = 0; d < D; d += 32) {
-                __m512i rows[16];
-                for (int i = 0; i < 16; i++)
-                    rows[i] = base + i < count ? _mm512_loadu_si512(key_pool + slots[start + base + i] * stride + d)
-                                               : _mm512_setzero_si512();
-                transpose(rows);
-                for (int i = 0; i < 16; i++) _mm512_store_si512(&keys[d / 2 + i][base], rows[i]);
+                const bf16* const next = key_pool + slots[i] * stride + d;
+                _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+                _mm_prefetch(reinterpret_cast<const char*>(next + apart), _MM_HINT_T1);
             }
-            for (int64_t i = base; i < base + 16; i += 2) {
-                const bf16* one = value_pool + slots[start + std::min(i, count - 1)] * stride;
-                const bf16* other = value_pool + slots[start + std::min(i + 1, count - 1)] * stride;
-                for (int d = 0; d < D; d += 32) {
-                    const __m512i a = i < count ? _mm512_loadu_si512(one + d) : _mm512_setzero_si512();
-                    const __m512i b = i + 1 < count ? _mm512_loadu_si512(other + d) : _mm512_setzero_si512();
-                    _mm512_store_si512(&values[i / 2][d], _mm512_permutex2var_epi16(a, low, b));
-                    _mm512_store_si512(&values[i / 2][d + 16], _mm512_permutex2var_epi16(a, high, b));
-                }
-            }
+        for (int64_t base = 0; base < end; base += 16) {
+            for (int d = 0; d < D; d += 32) transpose_pairs(at + base, d, &keys[d / 2][base], kTile);
+        }
+        for (int64_t i = 0; i < end; i += 2) {
+            const bf16* const one = i < count ? at[i] + apart : nothing;
+            const bf16* const other = i + 1 < count ? at[i + 1] + apart : nothing;
+            for (int d = 0; d < D; d += 32) interleave(one + d, other + d, &values[i / 2][d]);
         }
     }
 };
@@ -75,67 +50,129 @@ struct Tile {
 // The running softmax of one query head of one token.
 template <int D>
 struct Row {
-    __m512 sums, out[D / 16];  // of the weights (lane by lane), and of the weighted values
+    Floats sums, out[D / 16];  // of the weights (lane by lane), and of the weighted values
     float highest;             // score so far, in units of log 2
 
     void begin() {
-        sums = _mm512_setzero_ps();
-        for (__m512& part : out) part = _mm512_setzero_ps();
+        sums = zeros();
+        for (Floats& part : out) part = zeros();
         highest = -INFINITY;
     }
 
-    // Keys [from, to) of the tile.
-    void take(const Tile<D>& tile, const bf16* query, int64_t from, int64_t to, float scale) {
-        __m512 scores[4];
-        __mmask16 seen[4];
-        const int blocks = static_cast<int>((to + 15) / 16);
+    bool has_nothing() const {
+        return highest == -INFINITY && equal(sums, zeros()) == 0xFFFF;
+    }
+
+    // Take in what another has found, of keys that come behind this one's.
+    void merge(const Row& other) {
+        if (other.has_nothing()) return;
+        if (has_nothing()) {
+            *this = other;
+            return;
+        }
+        const float most = std::max(highest, other.highest);
+        const auto share = [&](float top) {
+            return all(top == most ? 1.0f : first_of(exp2(all(top - most))));
+        };
+        const Floats mine = share(highest), its = share(other.highest);
+        sums = fma(other.sums, its, mul(sums, mine));
+        for (int d = 0; d < D / 16; d++) out[d] = fma(other.out[d], its, mul(out[d], mine));
+        highest = most;
+    }
+
+    // Keys [from, to) of the tile, for R rows at once: one alone waits for its own sums most of the time.
+    template <int R>
+    static void take(const Tile<D>& tile, Row* const* rows, const bf16* const* queries, int64_t from, int64_t to,
+                     float scale) {
+        alignas(64) Input room[kMakesInputs ? R : 1][D], weights[R][kTile];
+        const Input* asked[R];
+        for (int r = 0; r < R; r++) asked[r] = as_inputs(queries[r], D, room[kMakesInputs ? r : 0]);
+        Floats scores[R][4];
+        Lanes seen[4];
         for (int j = 0; j < 4; j++) {
-            scores[j] = _mm512_setzero_ps();
             const int64_t start = std::clamp<int64_t>(from - j * 16, 0, 16), stop = std::clamp<int64_t>(to - j * 16, 0, 16);
-            seen[j] = static_cast<__mmask16>(first_lanes(stop) & ~first_lanes(start));
+            seen[j] = static_cast<Lanes>(first_lanes(stop) & ~first_lanes(start));
+            for (int r = 0; r < R; r++) scores[r][j] = zeros();
         }
-        if (blocks == 4) {
-            for (int i = 0; i < D / 2; i++) {
-                const __m512bh both = pair(query + 2 * i);
-                for (int j = 0; j < 4; j++)
-                    scores[j] = _mm512_dpbf16_ps(scores[j], both, (__m512bh)_mm512_load_si512(&tile.keys[i][j * 16]));
-            }
-        } else {
-            for (int i = 0; i < D / 2; i++) {
-                const __m512bh both = pair(query + 2 * i);
-                for (int j = 0; j < blocks; j++)
-                    scores[j] = _mm512_dpbf16_ps(scores[j], both, (__m512bh)_mm512_load_si512(&tile.keys[i][j * 16]));
+        const int blocks = static_cast<int>((to + 15) / 16);
+        int done = 0;
+        if constexpr (kAttendBlocks >= 4)
+            if (blocks == 4) multiply_keys<R, 4>(tile, asked, done, scores), done = 4;
+        for (; done < blocks; done++) multiply_keys<R, 1>(tile, asked, done, scores);
+        for (int r = 0; r < R; r++) rows[r]->weigh(scores[r], seen, scale, weights[r]);
+        for (int d = 0; d < D / 16; d += kDims) add_values<R>(tile, rows, weights, from / 2, (to + 1) / 2, d);
+    }
+
+    // The products of R queries with `Blocks` times 16 keys, those of block `first` first.
+    template <int R, int Blocks>
+    static void multiply_keys(const Tile<D>& tile, const Input* const* asked, int first, Floats (&scores)[R][4]) {
+        Floats sums[R][Blocks];
+        for (int r = 0; r < R; r++)
+            for (int j = 0; j < Blocks; j++) sums[r][j] = zeros();
+        for (int i = 0; i < D / 2; i++) {
+            Both both[R];
+            for (int r = 0; r < R; r++) both[r] = pair(asked[r] + 2 * i);
+            for (int j = 0; j < Blocks; j++) {
+                const Pairs keys = load_pairs(&tile.keys[i][(first + j) * 16]);
+                for (int r = 0; r < R; r++) sums[r][j] = dot(sums[r][j], both[r], keys);
             }
         }
-        const __m512 least = _mm512_set1_ps(-INFINITY);
-        for (int j = 0; j < 4; j++)
-            scores[j] = _mm512_mask_mul_ps(least, seen[j], scores[j], _mm512_set1_ps(scale));
-        const float top = _mm512_reduce_max_ps(
-            _mm512_max_ps(_mm512_max_ps(scores[0], scores[1]), _mm512_max_ps(scores[2], scores[3])));
+        for (int r = 0; r < R; r++)
+            for (int j = 0; j < Blocks; j++) scores[r][first + j] = sums[r][j];
+    }
+
+    // Blocks of 16 dimensions of values that are added up at once.
+    static constexpr int kDims = std::min(kAttendBlocks, D / 16);
+
+    // Add pairs [from, to) of keys' weighted values, of `kDims` times 16 dimensions, those of block `first` first.
+    template <int R>
+    static void add_values(const Tile<D>& tile, Row* const* rows, const Input (&weights)[R][kTile], int64_t from,
+                           int64_t to, int first) {
+        Floats sums[R][kDims];
+        for (int r = 0; r < R; r++)
+            for (int d = 0; d < kDims; d++) sums[r][d] = rows[r]->out[first + d];
+        for (int64_t i = from; i < to; i++) {
+            Both both[R];
+            for (int r = 0; r < R; r++) both[r] = pair(weights[r] + 2 * i);
+            for (int d = 0; d < kDims; d++) {
+                const Pairs values = load_pairs(&tile.values[i][(first + d) * 16]);
+                for (int r = 0; r < R; r++) sums[r][d] = dot(sums[r][d], both[r], values);
+            }
+        }
+        for (int r = 0; r < R; r++)
+            for (int d = 0; d < kDims; d++) rows[r]->out[first + d] = sums[r][d];
+    }
+
+    // The weights of a tile's keys from their products with the query.
+    void weigh(Floats (&scores)[4], const Lanes (&seen)[4], float scale, Input* weights) {
+        const Floats least = all(-INFINITY);
+        for (int j = 0; j < 4; j++) scores[j] = where(seen[j], mul(scores[j], all(scale)), least);
+        const float top = max_of(max(max(scores[0], scores[1]), max(scores[2], scores[3])));
         if (top > highest) {
-            const float change = highest == -INFINITY ? 0.0f : _mm512_cvtss_f32(exp2(_mm512_set1_ps(highest - top)));
-            const __m512 factor = _mm512_set1_ps(change);
-            sums = _mm512_mul_ps(sums, factor);
-            for (__m512& part : out) part = _mm512_mul_ps(part, factor);
+            const float change = highest == -INFINITY ? 0.0f : first_of(exp2(all(highest - top)));
+            const Floats factor = all(change);
+            sums = mul(sums, factor);
+            for (Floats& part : out) part = mul(part, factor);
             highest = top;
         }
-        alignas(64) bf16 weights[kTile];
         for (int j = 0; j < 4; j++) {
-            const __m512 weight = _mm512_maskz_mov_ps(seen[j], exp2(_mm512_sub_ps(scores[j], _mm512_set1_ps(highest))));
+            const Floats weight = where(seen[j], exp2(sub(scores[j], all(highest))), zeros());
             store(weights + j * 16, weight);
-            sums = _mm512_add_ps(sums, rounded(weight));
-        }
-        for (int64_t i = from / 2; i < (to + 1) / 2; i++) {
-            const __m512bh both = pair(weights + 2 * i);
-            for (int d = 0; d < D; d += 16)
-                out[d / 16] = _mm512_dpbf16_ps(out[d / 16], both, (__m512bh)_mm512_load_si512(&tile.values[i][d]));
+            sums = add(sums, as_input(weight));
         }
     }
 
     void finish(bf16* at) const {
-        const __m512 whole = _mm512_set1_ps(_mm512_reduce_add_ps(sums));
-        for (int d = 0; d < D; d += 16) store(at + d, _mm512_div_ps(out[d / 16], whole));
+        const Floats whole = all(sum_of(sums));
+        for (int d = 0; d < D; d += 16) store(at + d, div(out[d / 16], whole));
     }
+};
+
+// Of what the stretches of each task give, where several threads share a task; else there are none.
+struct Apart {
+    int64_t stretches = 0, rows = 0;           // of a task, at the most
+    uint8_t* results = nullptr;                // [tasks, stretches, rows] of `Row`
+    std::atomic<int64_t>* finished = nullptr;  // [tasks]: stretches that are; 0 before and behind a call
 };
 
 struct Attention {
@@ -144,72 +181,174 @@ struct Attention {
     bf16* out;
     int64_t num_pieces, table_width, num_heads, num_kv_heads, window;
     float scale;
+    Apart apart;
 
-    // A piece is `count` requests from `row` of the table on, with `length` tokens each from `token` on. The first
-    // `common` of their slots are the same.
+    int64_t group() const { return num_heads / num_kv_heads; }
+    // A piece's (token, head) pairs that read one KV head.
+    int64_t rows_of(const int64_t* piece) const { return piece[1] * piece[3] * group(); }
+    // Where the keys of `piece` end.
+    int64_t end_of(const int64_t* piece) const {
+        int64_t end = 0;
+        for (int64_t request = 0; request < piece[1]; request++)
+            end = std::max(end, positions[piece[2] + (request + 1) * piece[3] - 1] + 1);
+        return end;
+    }
+    // The first key that a window shows to a token; there are pieces of several requests only where there is no window.
+    int64_t shown_from(int64_t token) const { return std::max<int64_t>(0, positions[token] - window + 1); }
+    int64_t first_stretch(const int64_t* piece) const { return shown_from(piece[2]) / kStretch; }
+    int64_t last_stretch(const int64_t* piece) const { return (end_of(piece) + kStretch - 1) / kStretch; }
+
+    // One stretch, for the rows of a piece: `count` requests from `row` of the table on, with `length` tokens each from
+    // `token` on. The first `common` of their slots are the same.
     template <int D>
-    void attend(const int64_t* piece, int64_t kv_head, Tile<D>& tile, Row<D>* rows) const {
+    void attend(const int64_t* piece, int64_t kv_head, int64_t stretch, Tile<D>& tile, Row<D>* rows) const {
         const int64_t row = piece[0], count = piece[1], token = piece[2], length = piece[3];
-        const int64_t group = num_heads / num_kv_heads, stride = num_kv_heads * D;
+        const int64_t group = this->group(), stride = num_kv_heads * D;
         const bf16 *key_pool = keys + kv_head * D, *value_pool = values + kv_head * D;
-        for (int64_t i = 0; i < count * length * group; i++) rows[i].begin();
+        const int64_t begin = stretch * kStretch, finish = begin + kStretch;
+        for (int64_t i = 0; i < rows_of(piece); i++) rows[i].begin();
 
+        const auto query = [&](int64_t i) {
+            return queries + ((token + i / group) * num_heads + kv_head * group + i % group) * D;
+        };
         const auto use = [&](int64_t first, int64_t last) {  // tokens that may see some of the tile
+            Row<D>* whole[kAtOnce];  // rows that see all of it wait for each other
+            const bf16* asking[kAtOnce];
+            int waiting = 0;
             for (int64_t t = first; t < last; t++) {
                 const int64_t position = positions[token + t];
                 const int64_t from = std::max<int64_t>(0, position - window + 1 - tile.first);
                 const int64_t to = std::min(kTile, position + 1 - tile.first);
-                for (int64_t g = 0; from < to && g < group; g++) {
-                    const bf16* query = queries + ((token + t) * num_heads + kv_head * group + g) * D;
-                    rows[t * group + g].take(tile, query, from, to, scale);
+                for (int64_t i = t * group; from < to && i < (t + 1) * group; i++) {
+                    whole[waiting] = &rows[i], asking[waiting] = query(i);
+                    if (from > 0 || to < kTile)
+                        Row<D>::template take<1>(tile, whole + waiting, asking + waiting, from, to, scale);
+                    else if (++waiting == kAtOnce)
+                        Row<D>::template take<kAtOnce>(tile, whole, asking, 0, kTile, scale), waiting = 0;
                 }
             }
+            if (waiting == 3) Row<D>::template take<3>(tile, whole, asking, 0, kTile, scale);
+            if (waiting == 2) Row<D>::template take<2>(tile, whole, asking, 0, kTile, scale);
+            if (waiting == 1) Row<D>::template take<1>(tile, whole, asking, 0, kTile, scale);
         };
-        const int64_t common = piece[4] / kTile * kTile;
-        for (int64_t start = 0; start < common; start += kTile) {
-            tile.lay_out(key_pool, value_pool, stride, table + row * table_width, start, kTile);
+        const int64_t common = piece[4] / kTile * kTile, shared = std::min(common, finish);
+        for (int64_t start = begin; start < shared; start += kTile) {
+            tile.lay_out(key_pool, value_pool, stride, table + row * table_width, start, shared);
             use(0, count * length);
         }
         for (int64_t request = 0; request < count; request++) {
             const int64_t first = request * length, end = positions[token + first + length - 1] + 1;
-            const int64_t hidden = std::max<int64_t>(0, positions[token + first] - window + 1);
-            for (int64_t start = std::max(common, hidden / kTile * kTile); start < end; start += kTile) {
+            const int64_t own = std::max({begin, common, shown_from(token + first) / kTile * kTile});
+            for (int64_t start = own; start < std::min(end, finish); start += kTile) {
                 tile.lay_out(key_pool, value_pool, stride, table + (row + request) * table_width, start,
-                             std::min(kTile, end - start));
+                             std::min(end, finish));
                 use(first, first + length);
             }
         }
-        for (int64_t t = 0; t < count * length; t++)
-            for (int64_t g = 0; g < group; g++)
-                rows[t * group + g].finish(out + ((token + t) * num_heads + kv_head * group + g) * D);
     }
 
     template <int D>
-    void run() const {
-        int64_t most = 0;
-        for (int64_t i = 0; i < num_pieces; i++) most = std::max(most, pieces[i * 5 + 1] * pieces[i * 5 + 3]);
-#pragma omp parallel
-        {
-            static thread_local Tile<D> tile;
-            static thread_local std::vector<Row<D>> rows;
-            rows.resize(std::max<size_t>(rows.size(), most * (num_heads / num_kv_heads)));
-#pragma omp for schedule(dynamic)
-            for (int64_t task = 0; task < num_pieces * num_kv_heads; task++)
-                attend<D>(pieces + task / num_kv_heads * 5, task % num_kv_heads, tile, rows.data());
+    void write(const int64_t* piece, int64_t kv_head, const Row<D>* rows) const {
+        const int64_t group = this->group();
+        for (int64_t i = 0; i < rows_of(piece); i++)
+            rows[i].finish(out + ((piece[2] + i / group) * num_heads + kv_head * group + i % group) * D);
+    }
+
+    // All stretches of a piece, one after the other.
+    template <int D>
+    void attend_whole(const int64_t* piece, int64_t kv_head, Tile<D>& tile, Row<D>* rows) const {
+        const int64_t first = first_stretch(piece), last = last_stretch(piece);
+        Row<D>* const more = rows + rows_of(piece);
+        for (int64_t stretch = first; stretch < last; stretch++) {
+            attend<D>(piece, kv_head, stretch, tile, stretch == first ? rows : more);
+            for (int64_t i = 0; stretch > first && i < rows_of(piece); i++) rows[i].merge(more[i]);
         }
+        write<D>(piece, kv_head, rows);
+    }
+
+    // One stretch of a piece; whoever has its last one adds them up.
+    template <int D>
+    void attend_apart(int64_t task, int64_t index, Tile<D>& tile) const {
+        const int64_t* const piece = pieces + task / num_kv_heads * 5;
+        const int64_t first = first_stretch(piece), last = last_stretch(piece);
+        if (first + index >= last) return;
+        Row<D>* const results = reinterpret_cast<Row<D>*>(apart.results) + task * apart.stretches * apart.rows;
+        attend<D>(piece, task % num_kv_heads, first + index, tile, results + index * apart.rows);
+        if (apart.finished[task].fetch_add(1) + 1 < last - first) return;
+        apart.finished[task].store(0);
+        for (int64_t other = 1; other < last - first; other++)
+            for (int64_t i = 0; i < rows_of(piece); i++) results[i].merge(results[other * apart.rows + i]);
+        write<D>(piece, task % num_kv_heads, results);
+    }
+
+    // The tasks that are left, of all threads' together.
+    template <int D>
+    void run(std::atomic<int64_t>& next) const {
+        static thread_local Tile<D> tile;
+        static thread_local std::vector<Row<D>> rows;
+        const int64_t tasks = num_pieces * num_kv_heads;
+        if (apart.stretches) {
+            for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks * apart.stretches;)
+                attend_apart<D>(task / apart.stretches, task % apart.stretches, tile);
+            return;
+        }
+        int64_t most = 0;
+        for (int64_t i = 0; i < num_pieces; i++) most = std::max(most, rows_of(pieces + i * 5));
+        rows.resize(std::max<size_t>(rows.size(), 2 * most));
+        for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;)
+            attend_whole<D>(pieces + task / num_kv_heads * 5, task % num_kv_heads, tile, rows.data());
+    }
+
+    void run(std::atomic<int64_t>& next, int64_t head_dim) const {
+        if (head_dim == 64)
+            run<64>(next);
+        else
+            run<128>(next);
     }
 };
+
+// With fewer tasks for each thread, those of long contexts are shared out, unless that takes more memory than this.
+constexpr int64_t kTasksForThread = 4, kMostApart = 32 << 20;
+
+// How `attention` is shared out, and the bytes that it takes.
+static int64_t share_out(const Attention& attention, int64_t head_dim, Apart& apart) {
+    const int64_t tasks = attention.num_pieces * attention.num_kv_heads, threads = omp_get_max_threads();
+    apart = {};
+    if (threads == 1 || tasks >= kTasksForThread * threads) return 0;
+    for (int64_t i = 0; i < attention.num_pieces; i++) {
+        const int64_t* const piece = attention.pieces + i * 5;
+        apart.stretches = std::max(apart.stretches, attention.last_stretch(piece) - attention.first_stretch(piece));
+        apart.rows = std::max(apart.rows, attention.rows_of(piece));
+    }
+    const int64_t row_bytes = head_dim == 64 ? sizeof(Row<64>) : sizeof(Row<128>);
+    const int64_t bytes = tasks * apart.stretches * apart.rows * row_bytes;
+    if (apart.stretches > 1 && bytes <= kMostApart) return bytes;
+    apart = {};
+    return 0;
+}
+
+// Memory for calls of which one is made at a time; it is the calling thread's.
+static void give_room(Apart* aparts, int64_t count, int64_t bytes, int64_t tasks) {
+    static thread_local std::vector<uint8_t> results;
+    static thread_local std::vector<std::atomic<int64_t>> finished;
+    if (static_cast<int64_t>(results.size()) < bytes + 64) results.resize(bytes + 64);
+    if (static_cast<int64_t>(finished.size()) < tasks) finished = std::vector<std::atomic<int64_t>>(tasks);
+    for (int64_t i = 0; i < count; i++) {
+        aparts[i].results = results.data() + -reinterpret_cast<uintptr_t>(results.data()) % 64;
+        aparts[i].finished = finished.data();
+    }
+}
 
 extern "C" void lmnb_paged_attention(const bf16* queries, const bf16* keys, const bf16* values, const int64_t* table,
                                      const int64_t* positions, const int64_t* pieces, bf16* out, int64_t num_pieces,
                                      int64_t table_width, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
                                      int64_t window, double scale) {
-    const Attention attention{queries, keys, values, table, positions, pieces, out, num_pieces,
-                              table_width, num_heads, num_kv_heads, window, static_cast<float>(scale) * kLog2E};
-    if (head_dim == 64)
-        attention.run<64>();
-    else
-        attention.run<128>();
+    Attention attention{queries, keys, values, table, positions, pieces, out, num_pieces,
+                        table_width, num_heads, num_kv_heads, window, static_cast<float>(scale) * kLog2E, {}};
+    const int64_t bytes = share_out(attention, head_dim, attention.apart);
+    if (bytes) give_room(&attention.apart, 1, bytes, num_pieces * num_kv_heads);
+    std::atomic<int64_t> next{0};
+    in_team([&](const Team&) { attention.run(next, head_dim); });
 }
 
 }  // namespace lmnb

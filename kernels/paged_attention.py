@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from lmnb.kernels.attention_plan import AttentionGroup, AttentionPlan, NativePlan
-from lmnb.kernels.device_plan import NARROW_ROWS, WIDE_ROWS, DevicePlan
+from lmnb.kernels.device_plan import NARROW_ROWS, STRICT_ROWS, WIDE_ROWS, DevicePlan
+from lmnb.kernels.fp8 import read_rows
 from lmnb.kernels.native import native_kernels
 
 _NATIVE_HEAD_DIMS = (64, 128)
-_NO_WINDOW = 1 << 62
+NO_WINDOW = 1 << 62
 
 
 def paged_attention(
@@ -25,17 +26,20 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Attention of `queries` [T, Hq, D] over the pool `keys`, `values` [num_slots, Hkv, D]: [T, Hq * D].
+    """Attention of `queries` [T, Hq, D] over the pool `keys`, `values` [num_slots, Hkv, D]: [T, Hq * D] in `dtype`
+    (default: the queries').
 
-    The new tokens' own keys and values must already be in the pool. Hq is a multiple of Hkv. With a `window`, a
-    token sees itself and the `window - 1` tokens before it (an `AttentionPlan` was made for that very window).
+    The new tokens' own keys and values must already be in the pool, in the queries' dtype or (but for a `NativePlan`)
+    in float8. Hq is a multiple of Hkv. With a `window`, a token sees itself and the `window - 1` tokens before it (an
+    `AttentionPlan` was made for that very window).
     A `softcap` bounds the scaled scores: softcap * tanh(score / softcap), as Gemma 2 has it.
     """
     if isinstance(plan, NativePlan):
         return _attend_natively(queries, keys, values, plan, scale, window)
     if isinstance(plan, DevicePlan):
-        return _attend_on_device(queries, keys, values, plan, scale, window, softcap)
+        return _attend_on_device(queries, keys, values, plan, scale, window, softcap, dtype or queries.dtype)
     if len(plan.groups) == 1 and isinstance(plan.groups[0].tokens, slice):  # all tokens, in order
         out, lse = _attend_group(queries, keys, values, plan.groups[0], scale, softcap)
     else:
@@ -53,7 +57,7 @@ def paged_attention(
                 lse.index_copy_(0, targets, part_lse)
     if plan.shared_slots is not None:
         _merge_shared(out, lse, queries, keys, values, plan, scale, softcap)
-    return out.reshape(plan.num_tokens, -1)
+    return out.reshape(plan.num_tokens, -1).to(dtype or queries.dtype)
 
 
 def attends_natively(queries_like: Tensor, head_dim: int) -> bool:
@@ -72,7 +76,7 @@ def _attend_natively(
     native.call(
         "paged_attention", tokens, queries.data_ptr(), keys.data_ptr(), values.data_ptr(), plan.slot_table.data_ptr(),
         plan.places.data_ptr(), plan.pieces.data_ptr(), out.data_ptr(), len(plan.pieces),
-        plan.slot_table.shape[1], num_heads, keys.shape[1], head_dim, _NO_WINDOW if window is None else window, scale,
+        plan.slot_table.shape[1], num_heads, keys.shape[1], head_dim, NO_WINDOW if window is None else window, scale,
     )  # fmt: skip
     return out
 
@@ -85,15 +89,17 @@ def _attend_on_device(
     scale: float,
     window: int | None,
     softcap: float | None,
+    dtype: torch.dtype,
 ) -> Tensor:
     from lmnb.kernels.decode_attention_triton import decode_attention
     from lmnb.kernels.extend_attention_triton import extend_attention
 
-    out = torch.empty(len(queries), queries.shape[1] * queries.shape[2], dtype=queries.dtype, device=queries.device)
+    out = torch.empty(len(queries), queries.shape[1] * queries.shape[2], dtype=dtype, device=queries.device)
     table = plan.slot_table
     if plan.decode is not None:
         decode_attention(queries, keys, values, table, plan.decode, scale, out, window=window, softcap=softcap)
-    for tiles, rows in ((plan.narrow_tiles, NARROW_ROWS), (plan.wide_tiles, WIDE_ROWS)):
+    kinds = (plan.narrow_tiles, NARROW_ROWS), (plan.wide_tiles, WIDE_ROWS), (plan.strict_tiles, STRICT_ROWS)
+    for tiles, rows in kinds:
         if tiles is not None:
             extend_attention(
                 queries, keys, values, table, tiles, scale, out, rows_per_tile=rows, window=window, softcap=softcap
@@ -113,8 +119,8 @@ def _attend_group(
     if num_queries > 1:
         folded = folded.transpose(1, 2)
     folded = folded.reshape(num_rows, num_kv_heads, -1, head_dim)
-    k = keys.index_select(0, group.slots).view(num_rows, -1, num_kv_heads, head_dim).transpose(1, 2)
-    v = values.index_select(0, group.slots).view(num_rows, -1, num_kv_heads, head_dim).transpose(1, 2)
+    k = read_rows(keys, group.slots, queries.dtype).view(num_rows, -1, num_kv_heads, head_dim).transpose(1, 2)
+    v = read_rows(values, group.slots, queries.dtype).view(num_rows, -1, num_kv_heads, head_dim).transpose(1, 2)
     out, lse = attend(folded, k, v, group.mask, scale, softcap)
     if num_queries == 1:
         return out.reshape(num_rows, num_heads, head_dim), lse.reshape(num_rows, num_heads)
@@ -138,8 +144,8 @@ def _merge_shared(
     n, num_kv_heads = plan.num_decode, keys.shape[1]
     num_heads, head_dim = queries.shape[1:]
     folded = queries[:n].reshape(n, num_kv_heads, -1, head_dim).transpose(0, 1).reshape(1, num_kv_heads, -1, head_dim)
-    k = keys.index_select(0, plan.shared_slots).transpose(0, 1)[None]
-    v = values.index_select(0, plan.shared_slots).transpose(0, 1)[None]
+    k = read_rows(keys, plan.shared_slots, queries.dtype).transpose(0, 1)[None]
+    v = read_rows(values, plan.shared_slots, queries.dtype).transpose(0, 1)[None]
     shared, shared_lse = attend(folded, k, v, None, scale, softcap)
     shared = shared.reshape(num_kv_heads, n, -1, head_dim).transpose(0, 1).reshape(n, num_heads, head_dim)
     shared_lse = shared_lse.reshape(num_kv_heads, n, -1).transpose(0, 1).reshape(n, num_heads)

@@ -8,6 +8,7 @@ same to the last bit whatever it is computed beside.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from lmnb.kernels.native import native_kernels
 
 GROUP = 32
-_BLOCK = 16  # outputs of one block of the native layout
+_BLOCK, _COLUMN = 16, 4  # outputs of one block, and blocks of one column, of the native layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,16 @@ class QuantizedWeight:
         return groups.view(self.shape)
 
 
+def quantize_groups(weight: Tensor) -> QuantizedWeight:
+    """A weight [out, in] as Q8_0 would store it: 8-bit integers, and a scale for each group of 32 inputs. A group that
+    holds NaN or infinity gets a scale that is not finite."""
+    groups = weight.float().view(len(weight), -1, GROUP)
+    scale = (groups.abs().amax(-1) / 127).half()
+    divisor = torch.where(scale == 0, 1.0, scale.float())[..., None]
+    integers = (groups / divisor).nan_to_num(0.0).round_().clamp_(-127, 127)  # the scale was rounded, perhaps down
+    return QuantizedWeight(integers.to(torch.int8).flatten(1), scale, None)
+
+
 def concatenated(weights: list[QuantizedWeight]) -> QuantizedWeight | None:
     """Weights of the same input as one, outputs one after the other; None if they are not of one kind."""
     if len({(weight.bits, weight.shape[1]) for weight in weights}) != 1:
@@ -64,18 +75,22 @@ def concatenated(weights: list[QuantizedWeight]) -> QuantizedWeight | None:
 
 
 class QuantizedProduct(Protocol):
-    """x [T, in] bfloat16 times a weight laid out for it, plus bias [out]: [T, out] bfloat16, or float32 if `wide`."""
+    """x [T, in] times a weight laid out for it, plus bias [out]: [T, out] in x's dtype, or in float32 if `wide` and it
+    is computed so. `strict`: a row's bits depend on that row only, which is always so of the products here."""
 
     num_bytes: int
 
-    def __call__(self, x: Tensor, bias: Tensor | None = None, *, wide: bool = False) -> Tensor: ...
+    def __call__(
+        self, x: Tensor, bias: Tensor | None = None, *, wide: bool = False, strict: bool = False
+    ) -> Tensor: ...
 
 
-def pack_quantized(weight: QuantizedWeight) -> QuantizedProduct | None:
-    """Lay out `weight` for the fastest product that this machine has; None if it has none for its kind."""
+def pack_quantized(weight: QuantizedWeight, keep: Callable[[Tensor], Tensor] = torch.clone) -> QuantizedProduct | None:
+    """Lay out `weight` for the fastest product that this machine has, in memory that `keep` chooses; None if it has
+    none for its kind."""
     native = native_kernels(torch.empty(0, dtype=torch.bfloat16))
     if native is not None and _agrees(NativeProduct, weight.bits):
-        return NativeProduct(weight)
+        return NativeProduct(weight, keep)
     if weight.bits == 4 and weight.shape[0] % _BLOCK == 0 and _agrees(TorchProduct, 4):
         return TorchProduct(weight)
     return None
@@ -84,21 +99,22 @@ def pack_quantized(weight: QuantizedWeight) -> QuantizedProduct | None:
 class NativeProduct:
     """By the kernel in `quantized_linear.cpp`, where the layout is described: float32 sums of exact integers."""
 
-    def __init__(self, weight: QuantizedWeight) -> None:
+    def __init__(self, weight: QuantizedWeight, keep: Callable[[Tensor], Tensor] = torch.clone) -> None:
+        """`keep` gives the packed weight a place: see `HugePages`."""
         self._native = native_kernels(torch.empty(0, dtype=torch.bfloat16))
-        self.bits, (self._outs, self.num_inputs) = weight.bits, weight.shape
-        self._packed = _native_layout(weight)
+        self.bits, (self.num_outputs, self.num_inputs) = weight.bits, weight.shape
+        self._packed = keep(_native_layout(weight))
         self.num_bytes = self._packed.numel()
         self.address = self._packed.data_ptr()
 
-    def __call__(self, x: Tensor, bias: Tensor | None = None, *, wide: bool = False) -> Tensor:
+    def __call__(self, x: Tensor, bias: Tensor | None = None, *, wide: bool = False, strict: bool = False) -> Tensor:
         x = x.contiguous()
         rows, native = len(x), self._native
         assert native is not None
-        out = torch.empty(rows, self._outs, dtype=torch.float32 if wide else torch.bfloat16)
+        out = torch.empty(rows, self.num_outputs, dtype=torch.float32 if wide else torch.bfloat16)
         native.call(
             "quantized_linear", rows, x.data_ptr(), self.address, None if bias is None else bias.data_ptr(),
-            out.data_ptr(), rows, self.num_inputs, self._outs, self.bits, wide,
+            out.data_ptr(), rows, self.num_inputs, self.num_outputs, self.bits, wide,
         )  # fmt: skip
         return out
 
@@ -114,7 +130,7 @@ class TorchProduct:
         self._scales = torch.stack((scale, zero), -1).transpose(0, 1).contiguous().bfloat16()
         self.num_bytes = self._packed.nbytes + self._scales.nbytes
 
-    def __call__(self, x: Tensor, bias: Tensor | None = None, *, wide: bool = False) -> Tensor:
+    def __call__(self, x: Tensor, bias: Tensor | None = None, *, wide: bool = False, strict: bool = False) -> Tensor:
         out: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x.contiguous(), self._packed, GROUP, self._scales)
         if bias is not None:
             out = out + bias
@@ -148,7 +164,15 @@ def random_quantized(outs: int, ins: int, bits: int, seed: int = 0) -> Quantized
 
 
 def _native_layout(weight: QuantizedWeight) -> Tensor:
-    """Blocks of 16 outputs (the last one filled up with zeros), group by group: uint8 [blocks, groups, record]."""
+    """Columns of four blocks of 16 outputs (the last block filled up with zeros), group by group: uint8."""
+    records = _records(weight)
+    whole = len(records) // _COLUMN * _COLUMN
+    columns = records[:whole].view(-1, _COLUMN, *records.shape[1:]).transpose(1, 2)
+    return torch.cat((columns.flatten(), records[whole:].transpose(0, 1).flatten()))
+
+
+def _records(weight: QuantizedWeight) -> Tensor:
+    """Blocks of 16 outputs: uint8 [blocks, groups, record]."""
     outs, ins = weight.shape
     missing = -outs % _BLOCK
 

@@ -8,6 +8,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lmnb.kernels.fp8 import FP8, as_bytes
+from lmnb.kernels.fp8_triton import as_halves, narrowed
+
 
 @triton.jit
 def _angles(positions, inv_freq, cos, sin, HALF: tl.constexpr, BLOCK: tl.constexpr):
@@ -41,6 +44,7 @@ def _rotary_store(
     HEAD_DIM: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
+    HALVES: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     half: tl.constexpr = HEAD_DIM // 2
@@ -53,19 +57,30 @@ def _rotary_store(
     at = heads + token * heads_stride + head[:, None] * HEAD_DIM + pairs[None, :]
     a = tl.load(at, mask=ok, other=0.0).to(tl.float32)
     b = tl.load(at + half, mask=ok, other=0.0).to(tl.float32)
-    low = (a * c - b * s).to(heads.dtype.element_ty)
-    high = (b * c + a * s).to(heads.dtype.element_ty)
+    low = a * c - b * s
+    high = b * c + a * s
     is_query = (head < QUERY_HEADS)[:, None] & pair_ok
-    tl.store(at, low, mask=is_query)
-    tl.store(at + half, high, mask=is_query)
+    if HALVES:
+        tl.store(at, as_halves(low), mask=is_query)
+        tl.store(at + half, as_halves(high), mask=is_query)
+    else:
+        tl.store(at, low.to(heads.dtype.element_ty), mask=is_query)
+        tl.store(at + half, high.to(heads.dtype.element_ty), mask=is_query)
+    low = low.to(heads.dtype.element_ty)
+    high = high.to(heads.dtype.element_ty)
     is_key = (head >= QUERY_HEADS)[:, None] & ok
     slot = tl.load(out_slots + token).to(tl.int64) * slot_stride
     kv_at = (head - QUERY_HEADS)[:, None] * HEAD_DIM + pairs[None, :]
+    from_at = new_values + token * values_stride + kv_at
+    low_value = tl.load(from_at, mask=is_key, other=0.0)
+    high_value = tl.load(from_at + half, mask=is_key, other=0.0)
+    if keys.dtype.element_ty == tl.uint8:  # stored in 8 bits
+        low, high = narrowed(low), narrowed(high)
+        low_value, high_value = narrowed(low_value), narrowed(high_value)
     tl.store(keys + slot + kv_at, low, mask=is_key)
     tl.store(keys + slot + kv_at + half, high, mask=is_key)
-    from_at = new_values + token * values_stride + kv_at
-    tl.store(values + slot + kv_at, tl.load(from_at, mask=is_key, other=0.0), mask=is_key)
-    tl.store(values + slot + kv_at + half, tl.load(from_at + half, mask=is_key, other=0.0), mask=is_key)
+    tl.store(values + slot + kv_at, low_value, mask=is_key)
+    tl.store(values + slot + kv_at + half, high_value, mask=is_key)
 
 
 def rotary_angles_triton(positions: Tensor, inv_freq: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -92,6 +107,7 @@ def rotary_store_triton(
     """See `rotary_store`. The queries are rotated in place, in `heads`; slots may be of any integer type."""
     num_tokens, num_heads, head_dim = heads.shape
     num_kv_heads = new_values.shape[1]
+    halves = keys.dtype is FP8 and heads.dtype is torch.bfloat16
     block_h = min(8, triton.next_power_of_2(num_heads))
     if num_tokens:
         _rotary_store[(num_tokens, triton.cdiv(num_heads, block_h))](
@@ -99,8 +115,8 @@ def rotary_store_triton(
             new_values,
             cos,
             sin,
-            keys,
-            values,
+            as_bytes(keys),
+            as_bytes(values),
             out_slots,
             heads.stride(0),
             new_values.stride(0),
@@ -110,6 +126,8 @@ def rotary_store_triton(
             HEAD_DIM=head_dim,
             BLOCK_H=block_h,
             BLOCK_HALF=triton.next_power_of_2(head_dim // 2),
+            HALVES=halves,
             num_warps=2,
         )
-    return heads[:, : num_heads - num_kv_heads]
+    queries = heads[:, : num_heads - num_kv_heads]
+    return queries.view(torch.float16) if halves else queries

@@ -18,16 +18,6 @@ def cache_dir() -> Path:
     return user_cache_path("lmnb", appauthor=False)
 
 
-def num_threads() -> int | None:
-    """Threads for torch's CPU kernels: `LMNB_THREADS`, or None to leave torch's own choice."""
-    value = os.environ.get("LMNB_THREADS")
-    if not value:
-        return None
-    if not value.isdigit() or int(value) < 1:
-        raise ArgumentError(f"LMNB_THREADS must be a whole number of at least 1, not {value!r}")
-    return int(value)
-
-
 def view_mode() -> str | None:
     """How runs are shown: `LMNB_VIEW` = widget, html, text or off; None lets lmnb detect the front end."""
     value = os.environ.get("LMNB_VIEW")

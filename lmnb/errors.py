@@ -15,7 +15,9 @@ class LmnbError(Exception):
         lines = [f"{type(self).__name__}: {self}"]
         cause = self.__cause__
         while cause is not None:
-            lines.append(f"  caused by {type(cause).__name__}: {cause}")
+            told = f"{type(cause).__name__}: {cause}"
+            if not any(told in line for line in lines):
+                lines.append(f"  caused by {told}")
             cause = cause.__cause__
         lines.extend(f"  {note}" for note in getattr(self, "__notes__", ()))
         return lines
@@ -43,6 +45,10 @@ class EngineClosedError(LmnbError):
 
 class RequestTooLongError(LmnbError):
     """A prompt (with the tokens asked for) does not fit the model's context or the KV pool."""
+
+
+class OutOfMemoryError(LmnbError):
+    """A model, its KV pool or a step needs more memory than is left. What was taken for it has been given back."""
 
 
 class CacheError(LmnbError):

@@ -12,13 +12,14 @@ T = TypeVar("T")
 _WAIT_SECONDS = 0.1  # short waits let a KeyboardInterrupt through on every platform
 
 
-def apart(work: Callable[[], T], name: str) -> T:
+def apart(work: Callable[[], T], name: str, *, meanwhile: Callable[[], None] | None = None) -> T:
     """The result of `work`, done in a thread called `name`; raises what it raises. A KeyboardInterrupt ends the wait
-    and not the work."""
+    and not the work. `meanwhile` is called here, some ten times a second, as long as the work goes on."""
     future: Future[T] = Future()
     threading.Thread(target=_work_into, args=(future, work), name=name, daemon=True).start()
     while not wait((future,), timeout=_WAIT_SECONDS).done:
-        pass
+        if meanwhile is not None:
+            meanwhile()
     return future.result()
 
 

@@ -14,16 +14,37 @@ from typing import Any, cast
 from lmnb.errors import ArgumentError
 
 _MAX_SHOWN = 60
+_MAX_PATH_SHOWN = 120
+_MAX_ERROR_SHOWN = 300
 _MAX_TOKEN_ID = 2**31 - 1  # tokens are int32 everywhere
 
 
 def shown(value: object) -> str:
     """A value for an error message: on one line, short, whatever its `repr` does."""
     try:
-        text = ascii(value) if isinstance(value, str) else " ".join(repr(value).split())
+        text = ascii(value) if isinstance(value, str) else _escaped(" ".join(repr(value).split()))
     except Exception:  # a number of many thousand digits, a broken __repr__
         return f"this {type(value).__name__}"
     return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+
+
+def shown_path(path: str) -> str:
+    """A place in a schema for an error message: on one line, with both its ends."""
+    half = _MAX_PATH_SHOWN // 2
+    path = path if len(path) <= _MAX_PATH_SHOWN else f"{path[:half]} ... {path[-half:]}"
+    return _escaped(path)
+
+
+def shown_error(error: BaseException) -> str:
+    """What another library says, on one line and not too long, without its addresses of further pages."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    text = _escaped(" ".join(line for line in lines if line and not line.startswith("For further information visit")))
+    return text if len(text) <= _MAX_ERROR_SHOWN else text[: _MAX_ERROR_SHOWN - 3] + "..."
+
+
+def _escaped(text: str) -> str:
+    """Without characters that break a line, or that a terminal or browser obeys instead of showing."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -63,6 +84,13 @@ def flag(name: str, value: Any) -> bool:
     except Exception:  # an array, which has no one truth
         pass
     raise ArgumentError(f"{name} must be True or False, not {shown(value)}")
+
+
+def function(name: str, value: Any) -> Any:
+    """Something that can be called."""
+    if callable(value):
+        return value
+    raise ArgumentError(f"{name} must be a function, not {shown(value)}")
 
 
 def texts(name: str, value: object) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from lmnb.kernels.attention_plan import AttentionPlan
+from lmnb.kernels.fp8 import store_rows
 from lmnb.kernels.paged_attention import paged_attention
 
 NAME = "lmnb_paged"  # as transformers knows it
@@ -67,8 +68,8 @@ class PagedStep:
 
     def attend(self, index: int, how: LayerAttention, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         pool_keys, pool_values = self.keys[index], self.values[index]
-        pool_keys[self.out_slots] = keys
-        pool_values[self.out_slots] = values
+        store_rows(pool_keys, self.out_slots, keys)
+        store_rows(pool_values, self.out_slots, values)
         plan = self.plan(how.window)
         return paged_attention(queries, pool_keys, pool_values, plan, how.scale, how.window, how.softcap)
 

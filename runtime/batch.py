@@ -42,7 +42,10 @@ class ForwardBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
-    """Shape of the KV pool a model needs: per layer, K and V of [num_slots, num_kv_heads, head_dim]."""
+    """Shape of a KV pool: per layer, K and V of [num_slots, num_kv_heads, head_dim].
+
+    A model's own is in the dtype that it computes in; a pool may store them in 8 bits instead
+    (see `Model.takes_fp8_keys`)."""
 
     num_layers: int
     num_kv_heads: int
@@ -65,11 +68,12 @@ class Model(Protocol):
     kv_layout: KVLayout
     weight_bytes: int
     can_be_strict: bool  # honours `ForwardBatch.strict`
+    takes_fp8_keys: bool  # runs on a pool in float8, too: no key or value is known to lie beyond its range
     takes_device_plan: bool  # on a GPU: runs from a `DevicePlan`, and under CUDA graphs
     weight_note: str  # how the weights are held, where it is not in the layout's dtype; for people
 
     def forward(self, batch: ForwardBatch, keys: list[Tensor], values: list[Tensor]) -> Tensor:
         """Write the new tokens' K and V into `keys`/`values` (one tensor a layer, [num_slots, num_kv_heads,
-        head_dim]), attend, and return logits [L, vocab_size] of `batch.logits_rows`: float32, or on a GPU in the
-        model's dtype."""
+        head_dim], all of one dtype), attend, and return logits [L, vocab_size] of `batch.logits_rows`: float32, or
+        on a GPU in the model's dtype."""
         ...

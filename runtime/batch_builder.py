@@ -20,6 +20,16 @@ class PromptSpan(NamedTuple):
     start: int
     stop: int
 
+    @property
+    def targets(self) -> list[int]:
+        tokens: list[int] = self.row.sequence.tokens[self.position : self.position + self.stop - self.start].tolist()
+        return tokens
+
+    @property
+    def num_top(self) -> int:
+        """How many of the likeliest tokens to report beside each."""
+        return self.row.sequence.request.sampling.top_logprobs_num
+
 
 class BuiltBatch(NamedTuple):
     """What a step's logits mean: `sampled[i]`'s next token comes from logits row `sampled_rows[i]`.
@@ -39,6 +49,41 @@ class BuiltBatch(NamedTuple):
     def num_logits(self) -> int:
         return len(self.wanted)
 
+    @property
+    def must_wait(self) -> bool:
+        """Whether a choice depends on a token that is on its way."""
+        return any(row.sequence.num_pending and row.sequence.choice_needs_tokens for row in self.sampled)
+
+    def with_all_logits(self) -> BuiltBatch:
+        """The same step, where there are logits of all its tokens, wanted or not."""
+        spans = [
+            span._replace(start=self.wanted[span.start], stop=self.wanted[span.start] + span.stop - span.start)
+            for span in self.prompt_spans
+        ]
+        return self._replace(
+            wanted=list(range(sum(row.end - row.start for row in self.rows))),
+            sampled_rows=[self.wanted[place] for place in self.sampled_rows],
+            prompt_spans=spans,
+        )
+
+    def with_known_tokens(self) -> BuiltBatch:
+        """The same step, whose rows have been computed, now that no token is on its way any more. The logits of a
+        sequence that has ended, or whose last tokens were replaced, mean nothing now; those before a token that its
+        grammar has forced tell how likely that one is."""
+        sampled: list[Row] = []
+        sampled_rows: list[int] = []
+        prompt_spans = [*self.prompt_spans]
+        for row, place in zip(self.sampled, self.sampled_rows, strict=True):
+            sequence = row.sequence
+            if sequence.num_computed != row.end:
+                continue
+            if row.leads_on:
+                sampled.append(row)
+                sampled_rows.append(place)
+            elif sequence.unscored == row.end:
+                prompt_spans.append(PromptSpan(row, row.end, place, place + 1))
+        return self._replace(sampled=sampled, sampled_rows=sampled_rows, prompt_spans=prompt_spans)
+
 
 def describe(rows: list[Row]) -> BuiltBatch:
     """Which logits the rows want, and what for."""
@@ -49,11 +94,12 @@ def describe(rows: list[Row]) -> BuiltBatch:
         sequence, start, end = row.sequence, row.start, row.end
         base = token - start  # flat index of the sequence's token 0
         token += end - start
-        for first, last in _known_logits(row):
+        scores_known = sequence.request.logprob_start is not None or sequence.unscored is not None
+        for first, last in _known_logits(row) if scores_known else ():
             if first < last:
                 built.prompt_spans.append(PromptSpan(row, first + 1, len(wanted), len(wanted) + last - first))
                 wanted.extend(range(base + first, base + last))
-        if row.is_last and sequence.request.sampling.max_new_tokens > 0 and not sequence.output.finished:
+        if row.leads_on:
             built.sampled.append(row)
             built.sampled_rows.append(len(wanted))
             wanted.append(base + end - 1)
@@ -65,21 +111,27 @@ def describe(rows: list[Row]) -> BuiltBatch:
 def build_batch(built: BuiltBatch, scheduler: Scheduler, device: torch.device, *, strict: bool = False) -> ForwardBatch:
     """The tensors of a step. Its rows come one-token rows first, as `Scheduler.schedule` returns them."""
     table, rows = scheduler.table, built.rows
-    query_starts = [0]
-    ids, positions, out_slots = [], [], []
-    for row in rows:
-        ids.append(row.sequence.tokens[row.start : row.end])
+    num_decode = sum(row.is_single for row in rows)
+    singles = rows[:num_decode]
+    starts = [row.start for row in singles]
+    query_starts = list(range(num_decode + 1))
+    ids = [np.array([row.sequence.token_at(row.start) for row in singles], dtype=np.int64)]
+    is_plain = not any(row.sequence.layout.sections for row in singles)
+    places = starts if is_plain else [row.sequence.layout.position(row.start) for row in singles]
+    positions = [np.array(places, dtype=np.int64)]
+    out_slots = [table.read_column([row.place for row in singles], starts)]
+    for row in rows[num_decode:]:
+        ids.append(row.sequence.tokens[row.start : row.end].astype(np.int64))
         positions.append(row.sequence.positions(row.start, row.end))
         out_slots.append(table.read(row.sequence.row, row.start, row.end))
         query_starts.append(query_starts[-1] + row.end - row.start)
     kv_lens = [row.kv_len for row in rows]
-    num_decode = sum(row.is_single for row in rows)
 
     def upload(array: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> torch.Tensor:
         return torch.from_numpy(array).to(device, non_blocking=True)
 
     return ForwardBatch(
-        input_ids=upload(np.concatenate(ids).astype(np.int64)),
+        input_ids=upload(np.concatenate(ids)),
         positions=upload(np.concatenate(positions)),
         out_slots=upload(np.concatenate(out_slots)),
         slot_table=upload(table.gather([row.place for row in rows], max(kv_lens))),

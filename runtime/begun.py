@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+
+import numpy as np
 
 from lmnb.errors import GrammarError
+from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.request import TokenEvent
 from lmnb.runtime.sequence import Sequence
 from lmnb.runtime.tokenizer import Tokenizer
@@ -31,3 +34,16 @@ def take_begun(sequence: Sequence, tokenizer: Tokenizer) -> Iterator[TokenEvent]
         if matcher is not None and not is_end and matcher.is_done():
             text += output.finish("stop")
         yield TokenEvent(sequence.id, (token_id,), text, (), "given")
+
+
+def ruled_out(
+    matcher: GrammarMatcher, begun_ids: Collection[int], ids: Collection[int], vocab_size: int
+) -> frozenset[int]:
+    """Those of `ids` that cannot stand behind `begun_ids`, by a fresh matcher; all, if the begun tokens cannot."""
+    if not all(matcher.accept(token_id) for token_id in begun_ids):
+        return frozenset(ids)
+    bitmask = np.zeros(-(-vocab_size // 32), dtype=np.int32)
+    if not matcher.fill(bitmask):
+        return frozenset(ids)
+    words = bitmask.view(np.uint32)
+    return frozenset(token_id for token_id in ids if not words[token_id // 32] >> (token_id % 32) & 1)

@@ -11,7 +11,8 @@ import numpy as np
 
 from lmnb.errors import CacheError
 from lmnb.runtime.events import CachePin, owner_label
-from lmnb.runtime.radix_cache import RadixCache, RadixNode
+from lmnb.runtime.radix_cache import RadixCache
+from lmnb.runtime.radix_node import RadixNode
 from lmnb.runtime.scheduler import Scheduler
 
 

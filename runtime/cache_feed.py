@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from lmnb.runtime.events import CacheEvent
 from lmnb.runtime.radix_cache import RadixCache
 
 CacheListener = Callable[[Sequence[CacheEvent]], None]
+
+logger = logging.getLogger("lmnb")
 
 
 class CacheFeed:
@@ -20,21 +23,23 @@ class CacheFeed:
 
     def announce(self) -> None:
         """Hand new cache events to the listeners."""
-        events = self._cache.events
-        if not events or events[-1].seq < self._num_announced:
+        if self._cache.events.next_seq == self._num_announced:
             return
         fresh = self.since(self._num_announced)
-        self._num_announced = events[-1].seq + 1
+        self._num_announced = self._cache.events.next_seq
         for listener in tuple(self.listeners):
-            listener(fresh)
+            self._tell(listener, fresh)
 
     def since(self, seq: int) -> list[CacheEvent]:
         """Recorded events from `seq` on."""
-        events = self._cache.events
-        if not events or events[-1].seq < seq:
-            return []
-        count = min(len(events), events[-1].seq - seq + 1)
-        return [events[len(events) - count + i] for i in range(count)]
+        return self._cache.events.since(seq)
+
+    def _tell(self, listener: CacheListener, events: Sequence[CacheEvent]) -> None:
+        try:
+            listener(events)
+        except Exception:  # its own, not that of the requests that are running
+            logger.exception("a listener of the cache raised, and is told of nothing more")
+            self.forget(listener)
 
     def forget(self, listener: CacheListener) -> None:
         """No-op if it is not there."""

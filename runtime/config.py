@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from lmnb.errors import ArgumentError
+from lmnb.errors import ArgumentError, OutOfMemoryError, UnsupportedModelError
+from lmnb.runtime.argument_checks import flag, number, whole_number
 from lmnb.runtime.batch import KVLayout
+from lmnb.runtime.cache_size import in_8_bits, stored_layout
+
+_COUNTS = ("pool_tokens", "max_running", "prefill_chunk", "min_shared_tokens", "max_bypass")
+_FLAGS = ("prefix_cache", "jump_forward", "plain_masks", "overlap", "cuda_graphs", "tree_attention", "deterministic")
+_MAY_BE_OPEN = ("pool_tokens", "max_running", "prefill_chunk", "overlap")
+_LIMIT_FILES = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_ROW_BYTES = 8 * 1024  # of the table that says where a sequence's tokens are, as it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """What a user may set; None means: let the engine decide.
 
-    `pool_tokens`: KV slots, one per token. `max_running`: sequences decoded together. `prefill_chunk`: prompt
+    `pool_tokens`: KV slots, one per token. `kv_cache_dtype`: what they store, "auto" (the model's own dtype) or
+    "fp8_e4m3". `max_running`: sequences decoded together. `prefill_chunk`: prompt
     tokens computed in one step. `min_shared_tokens`: a waiting request lets another compute their common prefix
     when that saves at least so many tokens. `max_bypass`: a request that others overtook so often goes first.
     `prefix_cache=False` forgets every prompt at its end (for measurements). `jump_forward`: whether text that a
@@ -28,6 +39,7 @@ class EngineConfig:
     """
 
     pool_tokens: int | None = None
+    kv_cache_dtype: str = "auto"
     max_running: int | None = None
     prefill_chunk: int | None = None
     min_shared_tokens: int = 8
@@ -41,12 +53,26 @@ class EngineConfig:
     tree_attention: bool = True
     deterministic: bool = False
 
+    def __post_init__(self) -> None:
+        """ArgumentError for values of another kind, and for counts below 1."""
+        in_8_bits(self.kv_cache_dtype)
+        object.__setattr__(self, "compile_seconds", number("compile_seconds", self.compile_seconds))
+        for name in (*_COUNTS, *_FLAGS):
+            value = getattr(self, name)
+            if value is None and name in _MAY_BE_OPEN:
+                continue
+            read = flag(name, value) if name in _FLAGS else whole_number(name, value)
+            if name in _COUNTS and read < 1:
+                raise ArgumentError(f"{name} must be at least 1, not {read}")
+            object.__setattr__(self, name, read)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
     """The same, decided."""
 
     pool_tokens: int
+    kv_layout: KVLayout  # as the pool stores it
     max_running: int
     prefill_chunk: int
     min_shared_tokens: int
@@ -62,8 +88,11 @@ class EngineLimits:
 
 
 def resolve(config: EngineConfig, layout: KVLayout, context_tokens: int) -> EngineLimits:
-    """Fill in what `config` leaves open. A CPU step must stay short enough for Stop to feel immediate, so its
-    prefill chunk is small; a GPU wants large ones. ArgumentError for impossible values."""
+    """Fill in what `config` leaves open, for a model whose keys and values are as `layout` says. A CPU step must stay
+    short enough for Stop to feel immediate, so its prefill chunk is small; a GPU wants large ones. ArgumentError for
+    impossible values."""
+    check_fits(config, layout)
+    layout = stored_layout(layout, config.kv_cache_dtype)
     on_gpu = layout.device.type == "cuda"
 
     def decide(value: int | None, default: int) -> int:
@@ -73,6 +102,7 @@ def resolve(config: EngineConfig, layout: KVLayout, context_tokens: int) -> Engi
     fitting = _free_bytes(layout.device) // layout.bytes_per_token
     limits = EngineLimits(
         pool_tokens=decide(config.pool_tokens, min(fitting, max_running * context_tokens)),
+        kv_layout=layout,
         max_running=max_running,
         prefill_chunk=decide(config.prefill_chunk, 8192 if on_gpu else 256),
         min_shared_tokens=config.min_shared_tokens,
@@ -86,17 +116,39 @@ def resolve(config: EngineConfig, layout: KVLayout, context_tokens: int) -> Engi
         tree_attention=config.tree_attention,
         deterministic=config.deterministic,
     )
+    if config.pool_tokens is None and fitting < 1:
+        raise OutOfMemoryError(
+            f"{layout.device} has no memory left for keys and values beside the model's weights: unload what else is "
+            "there, or take a smaller model"
+        )
+    return limits
+
+
+def check_fits(config: EngineConfig, layout: KVLayout) -> None:
+    """ArgumentError if what is asked for needs more memory than a device has in all, be it free or not. Needs a
+    model's layout, and not the model."""
     total = _total_bytes(layout.device)
+    layout = stored_layout(layout, config.kv_cache_dtype)
+    wanted = (config.max_running or 0) * _ROW_BYTES
+    if wanted > total:
+        raise ArgumentError(
+            f"max_running={config.max_running:,} sequences need {wanted / 2**30:,.1f} GiB for what is kept of each, "
+            f"and {layout.device} has {total / 2**30:,.1f} GiB: give a smaller max_running"
+        )
     wanted = (config.pool_tokens or 0) * layout.bytes_per_token
     if wanted > total:
         raise ArgumentError(
             f"a KV pool of {config.pool_tokens:,} tokens needs {wanted / 2**30:,.1f} GiB, and {layout.device} has "
             f"{total / 2**30:,.1f} GiB: give a smaller kv_cache"
         )
-    for name in ("max_running", "prefill_chunk", "min_shared_tokens", "max_bypass", "pool_tokens"):
-        if getattr(limits, name) < 1:
-            raise ArgumentError(f"{name} must be at least 1, not {getattr(limits, name)}")
-    return limits
+
+
+def check_strict(config: EngineConfig, name: str, can_be_strict: bool) -> None:
+    """UnsupportedModelError if `deterministic` is asked of the model `name`, which cannot be."""
+    if config.deterministic and not can_be_strict:
+        raise UnsupportedModelError(
+            f"{name} runs in the transformers library, whose results depend on the batch; leave out deterministic=True"
+        )
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -108,7 +160,16 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def _total_bytes(device: torch.device) -> int:
-    """All memory that there is."""
+    """All memory that there is: on a CPU, for this process, which may be in a container that has a part of it."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_container_limits()])
+
+
+def _container_limits() -> list[int]:
+    """Bytes that this process's control groups let it have, where they say so (Linux, both versions)."""
+    found = []
+    for path in _LIMIT_FILES:
+        with suppress(OSError, ValueError):  # no such file, or "max"
+            found.append(int(path.read_text("ascii")))
+    return [limit for limit in found if limit > 0]

@@ -30,17 +30,23 @@ from lmnb.runtime.device_batch import (
     extend_tiles,
     moved_slots,
     one_token_columns,
+    one_token_tiles,
     space,
+    strict_tiles,
     token_columns,
     views,
 )
+from lmnb.runtime.device_sampler import DeviceSampler
 from lmnb.runtime.kv_pool import KVPool
-from lmnb.runtime.rows import MAX_BRANCH_ROWS, Row
-from lmnb.runtime.sampler import PendingTokens, Sampler
+from lmnb.runtime.pending_tokens import PendingTokens
+from lmnb.runtime.rows import MAX_BRANCH_ROWS, Row, one_token_rows
+from lmnb.runtime.sampler import Sampler
 from lmnb.runtime.scheduler import Scheduler
 
 # Batch sizes with a graph of their own: padding costs little between them, and each is captured when first needed.
 _LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024)
+_SMALL = (8, 16, 32, 64, 128, 256, 384, 512)  # of these, those for steps whose number of tokens varies: see `_small`
+_MOST_SMALL_READS = 1 << 16  # keys: of Llama 3 8B 0.27 GB a layer, which is 2 ms a step on the fastest cards
 _WIDE_ITEMS = (0, 32, 128, 512, 2048)  # room for wide items: a graph launches as many programs as it has room for
 _COLUMNS = ("ids", "positions", "columns", "places", "slots")  # of each token: see `token_columns`
 _MAX_PARTS, _MIN_PARTS, _PART_ROWS = 72, 12, 2304
@@ -71,7 +77,7 @@ class CudaExecutor:
         self, model: Model, pool: KVPool, scheduler: Scheduler, sampler: Sampler, limits: EngineLimits
     ) -> None:
         layout = model.kv_layout
-        self._model, self._pool, self._scheduler, self._sampler = model, pool, scheduler, sampler
+        self._model, self._pool, self._scheduler = model, pool, scheduler
         self._limits, self._device = limits, layout.device
         self._group = model.num_heads // layout.num_kv_heads
         self._num_tokens = model.vocab_size if sampler.num_tokens is None else sampler.num_tokens
@@ -85,10 +91,12 @@ class CudaExecutor:
             layout.num_kv_heads, self._group, _num_processors(self._device), tree=limits.tree_attention
         )
         self._sizes = [size for size in _LADDER if size < limits.max_running] + [limits.max_running]
+        self._small_sizes = [size for size in self._sizes if size in _SMALL]
         places = max(size * self._parts(size) for size in self._sizes) * model.num_heads
         self._partial_out = torch.empty(places * layout.head_dim, dtype=layout.dtype, device=self._device)
         self._partial_lse = torch.empty(places, dtype=torch.float32, device=self._device)
         self._staging = Staging(self._device)
+        self._chooser = DeviceSampler(self._num_tokens, self._last_tokens, self._staging)
         self._graphs: dict[tuple[int, int, bool], _Graph] = {}
         self._graph_pool: Any = None
         self._side_stream: Any = None
@@ -98,42 +106,36 @@ class CudaExecutor:
         largest = self._decode_fields(self._sizes[-1], _WIDE_ITEMS[-1])
         self._inputs = torch.zeros(space(largest), dtype=torch.int32, device=self._device)
         self._greedy: Tensor | None = None  # what the last decode step chose by itself
+        self._forward_ends: Any = torch.cuda.Event() if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
         if self._device.type == "cuda":
             # What lives now (all of torch, for one) is left out of later garbage collections: going through it
-            # would hold up a step for 0.1 to 0.2 seconds every few thousand tokens.
+            # would hold up a step for 0.1 to 0.2 seconds every few thousand tokens. Garbage is not to live on with it.
+            gc.collect()
             gc.freeze()
 
     # -- Executor --
 
     def run(self, rows: list[Row]) -> tuple[BuiltBatch, Tensor]:
         self._greedy = None
-        num_decode = 0 if self._limits.deterministic else sum(row.is_single for row in rows)
-        items = None
-        if num_decode:
-            items = self._planner.plan([row.sequence for row in rows[:num_decode]], self._parts(self._fit(num_decode)))
-            rows = [rows[i] for i in items.order] + rows[num_decode:]
         self._sync_table()
-        built = describe(rows)
-        everything = built.num_logits == len(rows) == num_decode and not built.prompt_spans
-        if items is not None and everything and self._has_room(items, num_decode):
-            return built, self._decode(rows, items)
-        return built, self._mixed(rows, num_decode, items, built)
+        built, logits = self._small(rows) or self._any(rows)
+        if self._forward_ends is not None:
+            self._forward_ends.record()
+        return built, logits
+
+    @property
+    def is_computing(self) -> bool:
+        return self._forward_ends is not None and not self._forward_ends.query()
 
     def choose(self, built: BuiltBatch, logits: Tensor) -> PendingTokens | None:
         if not built.sampled:
             return None
         draws = [row.sequence.draw for row in built.sampled]
-        plain = all(draw.is_plain for draw in draws)
-        if plain and self._greedy is not None:
-            return PendingTokens(self._greedy, logits, draws)
-        if len(built.sampled_rows) != len(logits):
-            logits = logits[built.sampled_rows]
-        places = self._upload_rows(built.sampled)
-        if plain:
-            return PendingTokens(greedy(logits, self._num_tokens, self._last_tokens, places), logits, draws)
-        tokens = self._sampler.launch(logits, draws)
-        self._last_tokens[places.long()] = tokens.chosen
-        return tokens
+        is_whole = len(built.sampled_rows) == len(logits)
+        if is_whole and self._greedy is not None and all(draw.is_plain for draw in draws):
+            return self._chooser.report(self._greedy, logits, built.sampled_rows, draws)
+        places = [row.sequence.row for row in built.sampled]
+        return self._chooser.launch(logits, built.sampled_rows, places, draws)
 
     def close(self) -> None:
         if self._device.type == "cuda":
@@ -141,17 +143,64 @@ class CudaExecutor:
             torch.cuda.synchronize(self._device)
         self._graphs.clear()
         self._greedy = None
+        del self._chooser, self._model
         for name in ("_table", "_last_tokens", "_partial_out", "_partial_lse", "_inputs"):
             setattr(self, name, torch.empty(0, dtype=torch.int32))
 
-    # -- decoding requests only --
+    # -- what is computed how --
 
-    def _decode(self, rows: list[Row], items: DecodeItems) -> Tensor:
-        size = self._fit(len(rows))
-        room = next(room for room in _WIDE_ITEMS if room >= len(items.wide))
+    def _any(self, rows: list[Row]) -> tuple[BuiltBatch, Tensor]:
+        num_decode = sum(row.is_single for row in rows)
+        items = None
+        size = self._fit(num_decode) if num_decode else 0
+        if num_decode and not self._limits.deterministic:
+            items = self._planner.plan(rows[:num_decode], self._parts(size))
+            rows = [rows[i] for i in items.order] + rows[num_decode:]
+        built = describe(rows)
+        everything = built.num_logits == len(rows) == num_decode and not built.prompt_spans
+        if everything and (items is None or self._has_room(items, size)):
+            return built, self._decode(rows, items, size)
+        return built, self._mixed(rows, num_decode, items, built)
+
+    def _small(self, rows: list[Row]) -> tuple[BuiltBatch, Tensor] | None:
+        """A step of few tokens, some rows of which have several (a short prompt, forced text): each token decodes for
+        itself, which takes one replay of a graph instead of a launch for each operation. None if that does not do."""
+        if not self._is_small(rows):
+            return None
+        tokens = one_token_rows(rows)
+        size = next(size for size in self._small_sizes if size >= len(tokens))
+        items = self._planner.plan(tokens, self._parts(size))
+        if not self._has_room(items, size):
+            return None
+        owners = [row for row in rows for _ in range(row.start, row.end)]
+        built = describe(list(dict.fromkeys(owners[i] for i in items.order))).with_all_logits()
+        return built, self._decode([tokens[i] for i in items.order], items, size)
+
+    def _is_small(self, rows: list[Row]) -> bool:
+        count = sum(row.end - row.start for row in rows)
+        if self._limits.deterministic or not self._limits.cuda_graphs or all(row.is_single for row in rows):
+            return False
+        if not self._small_sizes or count > self._small_sizes[-1]:
+            return False
+        if any(row.place != row.sequence.row for row in rows):
+            return False  # its keys lie elsewhere than the tree says
+        # Each token reads all keys of its sequence that no other has.
+        reads = sum((row.end - row.start) * (row.kv_len - row.sequence.num_shared) for row in rows)
+        return reads <= _MOST_SMALL_READS
+
+    # -- one token a row --
+
+    def _decode(self, rows: list[Row], items: DecodeItems | None, size: int) -> Tensor:
+        """Logits of rows of one token each, padded to `size`. `items`: what attention reads; None in strict mode, where
+        each token reads all of its own keys."""
         columns = one_token_columns(rows, self._scheduler.table)
-        self._staging.upload(self._decode_arrays(columns, items, size, room), self._inputs)
-        key = (size, room, items.is_short)
+        if items is None:
+            key = (size, 0, False)
+            arrays = self._strict_arrays(columns, size)
+        else:
+            key = (size, next(room for room in _WIDE_ITEMS if room >= len(items.wide)), items.is_short)
+            arrays = self._decode_arrays(columns, items, *key[:2])
+        self._staging.upload(arrays, self._inputs)
         known = self._graphs.get(key)
         if known is None:
             logits, chosen = self._decode_step(*key)
@@ -164,6 +213,8 @@ class CudaExecutor:
         return logits[: len(rows)]
 
     def _decode_fields(self, size: int, room: int) -> list[Field]:
+        if self._limits.deterministic:
+            return [*(Field(name, (size,)) for name in _COLUMNS), Field("strict_tiles", (size, TILE_FIELDS))]
         tokens = [Field(name, (size,)) for name in (*_COLUMNS, "kv_lens", "num_parts")]
         narrow = Field("narrow", (self._narrow_room(size), ITEM_FIELDS))
         return [*tokens, narrow, Field("wide", (room, ITEM_FIELDS))]
@@ -174,11 +225,19 @@ class CudaExecutor:
         padded = [_pad(array, size, value) for array, value in zip(arrays, padding, strict=True)]
         return [*padded, _pad(items.narrow, self._narrow_room(size), 0), _pad(items.wide, room, 0)]
 
+    def _strict_arrays(self, columns: list[Ints], size: int) -> list[Ints]:
+        padding = [0, 0, 0, self._spare_row, self._pool.spare_slot]
+        padded = [_pad(array, size, value) for array, value in zip(columns, padding, strict=True)]
+        return [*padded, one_token_tiles(padded[2], padded[3])]
+
     def _decode_step(self, size: int, room: int, is_short: bool) -> tuple[Tensor, Tensor]:
         """One decode step on what lies in the input buffer."""
         inputs = views(self._inputs, self._decode_fields(size, room))
-        part = self._decode_part(size, inputs, is_short)
-        batch = self._batch(inputs, DevicePlan(self._table, part, None, None), None)
+        if self._limits.deterministic:
+            plan = DevicePlan(self._table, None, strict_tiles=inputs["strict_tiles"])
+        else:
+            plan = DevicePlan(self._table, self._decode_part(size, inputs, is_short))
+        batch = self._batch(inputs, plan, None)
         logits = self._model.forward(batch, self._pool.keys, self._pool.values)
         return logits, greedy(logits, self._num_tokens, self._last_tokens, inputs["places"])
 
@@ -197,17 +256,18 @@ class CudaExecutor:
 
     def _mixed(self, rows: list[Row], num_decode: int, items: DecodeItems | None, built: BuiltBatch) -> Tensor:
         columns = token_columns(rows, self._scheduler.table)
-        narrow_tiles, wide_tiles = extend_tiles(
-            rows[num_decode:], num_decode, self._group, single=self._limits.deterministic
-        )
+        if items is None:
+            num_decode = 0  # in strict mode a decoding request is a short prompt
+        if self._limits.deterministic:
+            tiles = {"strict_tiles": strict_tiles(rows, self._group)}
+        else:
+            narrow, wide = extend_tiles(rows[num_decode:], num_decode, self._group)
+            tiles = {"narrow_tiles": narrow, "wide_tiles": wide}
         wanted = np.array(built.wanted, dtype=np.int32)
         fields = [Field(name, (len(columns[0]),)) for name in _COLUMNS]
-        arrays = [*columns, narrow_tiles, wide_tiles, wanted]
-        fields += [
-            Field("narrow_tiles", (len(narrow_tiles), TILE_FIELDS)),
-            Field("wide_tiles", (len(wide_tiles), TILE_FIELDS)),
-            Field("wanted", (len(wanted),)),
-        ]
+        arrays = [*columns, *tiles.values(), wanted]
+        fields += [Field(name, each.shape) for name, each in tiles.items()]
+        fields.append(Field("wanted", (len(wanted),)))
         if items is not None:
             arrays += [columns[2][:num_decode] + 1, items.num_parts, items.narrow, items.wide]
             fields += [
@@ -220,8 +280,7 @@ class CudaExecutor:
         plan = DevicePlan(
             self._table,
             self._decode_part(num_decode, inputs, items.is_short) if items is not None else None,
-            inputs["narrow_tiles"] if len(narrow_tiles) else None,
-            inputs["wide_tiles"] if len(wide_tiles) else None,
+            **{name: inputs[name] for name, each in tiles.items() if len(each)},
         )
         batch = self._batch(inputs, plan, inputs["wanted"])
         return self._model.forward(batch, self._pool.keys, self._pool.values)
@@ -269,17 +328,13 @@ class CudaExecutor:
             moves = views(self._staging.upload([slots, spans]), fields)
             copy_rows(moves["slots"], moves["spans"], self._table)
 
-    def _upload_rows(self, rows: list[Row]) -> Tensor:
-        places = np.array([row.sequence.row for row in rows], dtype=np.int32)
-        return self._staging.upload([places])[: len(rows)]
-
     def _fit(self, count: int) -> int:
         """The smallest size of the ladder that holds `count` rows."""
         return next(size for size in self._sizes if size >= count)
 
-    def _has_room(self, items: DecodeItems, num_rows: int) -> bool:
+    def _has_room(self, items: DecodeItems, size: int) -> bool:
         """Whether a graph's inputs hold all items: a tree of very many small branchings may have more."""
-        return len(items.wide) <= _WIDE_ITEMS[-1] and len(items.narrow) <= self._narrow_room(self._fit(num_rows))
+        return len(items.wide) <= _WIDE_ITEMS[-1] and len(items.narrow) <= self._narrow_room(size)
 
     def _narrow_room(self, size: int) -> int:
         """One for each request's own keys, one more for each pair of them, and what splitting adds."""

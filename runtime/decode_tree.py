@@ -1,4 +1,4 @@
-"""Which keys the decoding requests of a step read together: the radix tree's nodes, cut into the kernels' items.
+"""Which keys the new tokens of a decoding step read together: the radix tree's nodes, cut into the kernels' items.
 
 Requests that share a node read its keys once, all of them; what is left of each is its own. Both are split into
 chunks, so that every multiprocessor has work. Numbers only: no tensors, no device.
@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmnb.kernels.device_plan import ITEM_FIELDS, NARROW_ROWS, OPEN_END, WIDE_ROWS
-from lmnb.runtime.radix_cache import RadixNode
+from lmnb.runtime.radix_node import RadixNode
+from lmnb.runtime.rows import Row
 from lmnb.runtime.sequence import Sequence
 
 Ints = NDArray[np.int32]
@@ -56,6 +57,7 @@ class DecodePlanner:
         self._wide_items = max(1, num_processors * _WIDE_PROGRAMS_PER_SM // num_kv_heads)
         self._tree = tree
         self._key: list[tuple[int, int, int]] = []
+        self._lens = np.zeros(0, dtype=np.int64)  # in the order of the key
         self._items: DecodeItems | None = None
         self._age = 0
 
@@ -64,22 +66,26 @@ class DecodePlanner:
         """How many narrow items there may be beyond one for each request."""
         return self._narrow_items + 1
 
-    def plan(self, sequences: list[Sequence], max_parts: int) -> DecodeItems:
-        """Items for sequences that each have one new token; no request gets more than `max_parts` of them."""
+    def plan(self, rows: list[Row], max_parts: int) -> DecodeItems:
+        """Items for rows of one new token each, none of which gets more than `max_parts` of them. Several tokens of
+        one sequence stay together, in the order in which they come."""
+        sequences = [row.sequence for row in rows]
+        lens = np.array([row.kv_len for row in rows])
         key = [(s.id, s.row, s.num_shared) for s in sequences]
         self._age += 1
-        if self._items is None or key != self._key or self._age > 64:  # requests' own parts have grown
-            self._key, self._age = key, 0
-            self._items = self._make(sequences, max_parts)
+        is_old = self._age > 64  # requests' own parts have grown
+        if self._items is None or is_old or key != self._key or bool((lens < self._lens).any()):
+            self._key, self._lens, self._age = key, lens, 0
+            self._items = self._make(sequences, lens, max_parts)
         return self._items
 
-    def _make(self, sequences: list[Sequence], max_parts: int) -> DecodeItems:
+    def _make(self, sequences: list[Sequence], all_lens: NDArray[np.int64], max_parts: int) -> DecodeItems:
         order = list(range(len(sequences)))
         segments: list[Segment] = []
         tails = np.zeros(len(sequences), dtype=np.int64)
         if self._tree and len(sequences) > 1:
             order, segments, tails = share_keys(sequences)
-        lens = np.array([sequences[i].num_computed + 1 for i in order])
+        lens = all_lens[order]
         rows = np.array([sequences[i].row for i in order])
         for coarseness in range(64):
             items = self._cut(segments, tails, lens, rows, 1 << coarseness)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lmnb.errors import UnsupportedModelError
+from lmnb.runtime.batch import KVLayout
 
 FUSED_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -55,6 +56,16 @@ class DecoderConfig:
     mlp_bias: bool
     qk_norm: bool
     windows: tuple[int | None, ...]  # per layer: how many tokens attention sees; None: all
+
+    def kv_layout(self, dtype: torch.dtype, device: torch.device) -> KVLayout:
+        """How keys and values lie in a pool, in the model's own dtype."""
+        return KVLayout(
+            num_layers=self.num_layers,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            dtype=dtype,
+            device=device,
+        )
 
     def inv_freq(self) -> Tensor:
         """Rotary frequencies, float32 [head_dim / 2]."""

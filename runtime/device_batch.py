@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lmnb.kernels.device_plan import NARROW_ROWS, TILE_FIELDS, WIDE_ROWS
+from lmnb.kernels.device_plan import NARROW_ROWS, STRICT_ROWS, TILE_FIELDS, WIDE_ROWS
 from lmnb.runtime.rows import Row
 from lmnb.runtime.slot_table import SlotTable
 
@@ -123,22 +123,44 @@ def one_token_columns(rows: list[Row], table: SlotTable) -> list[Ints]:
     ]
 
 
-def extend_tiles(rows: list[Row], first_token: int, heads_per_kv: int, *, single: bool = False) -> tuple[Ints, Ints]:
-    """Narrow and wide tiles of rows whose tokens follow each other from `first_token` on; the longest work first.
-    `single`: each token has a tile of its own, so that its sums do not depend on its neighbours."""
+def extend_tiles(rows: list[Row], first_token: int, heads_per_kv: int) -> tuple[Ints, Ints]:
+    """Narrow and wide tiles of rows whose tokens follow each other from `first_token` on; the longest work first."""
     narrow: list[tuple[int, int, int, int]] = []
     wide: list[tuple[int, int, int, int]] = []
     token = first_token
     for row in rows:
-        start, end = row.column, row.kv_len
-        is_narrow = single or (end - start) * heads_per_kv <= NARROW_ROWS
-        tiles, size = (narrow, NARROW_ROWS // heads_per_kv) if is_narrow else (wide, WIDE_ROWS // heads_per_kv)
-        size = 1 if single else size
-        for column in range(start, end, size):
-            tiles.append((token + column - start, min(size, end - column), column, row.place))
-        token += end - start
-    wide.sort(key=lambda tile: tile[2], reverse=True)
-    return (
-        np.array(narrow, dtype=np.int32).reshape(-1, TILE_FIELDS),
-        np.array(wide, dtype=np.int32).reshape(-1, TILE_FIELDS),
-    )
+        count = row.kv_len - row.column
+        if count * heads_per_kv <= NARROW_ROWS:
+            narrow += _tiles(row, token, NARROW_ROWS // heads_per_kv)
+        else:
+            wide += _tiles(row, token, WIDE_ROWS // heads_per_kv)
+        token += count
+    return _longest_first(narrow), _longest_first(wide)
+
+
+def strict_tiles(rows: list[Row], heads_per_kv: int) -> Ints:
+    """The tiles of strict mode, which are all of one kind."""
+    tiles: list[tuple[int, int, int, int]] = []
+    token = 0
+    for row in rows:
+        tiles += _tiles(row, token, STRICT_ROWS // heads_per_kv)
+        token += row.kv_len - row.column
+    return _longest_first(tiles)
+
+
+def one_token_tiles(columns: Ints, places: Ints) -> Ints:
+    """A tile for each of a step's tokens, given their columns and rows of the table."""
+    tokens = np.arange(len(columns), dtype=np.int32)
+    return np.column_stack([tokens, np.ones_like(tokens), columns, places])
+
+
+def _tiles(row: Row, first_token: int, size: int) -> list[tuple[int, int, int, int]]:
+    """One row's tiles of `size` tokens."""
+    start, end = row.column, row.kv_len
+    return [
+        (first_token + column - start, min(size, end - column), column, row.place) for column in range(start, end, size)
+    ]
+
+
+def _longest_first(tiles: list[tuple[int, int, int, int]]) -> Ints:
+    return np.array(sorted(tiles, key=lambda tile: -tile[2]), dtype=np.int32).reshape(-1, TILE_FIELDS)

@@ -10,32 +10,38 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from lmnb.errors import ArgumentError, GrammarError, RequestTooLongError, UnsupportedModelError
+from lmnb.errors import ArgumentError, EngineClosedError, GrammarError, RequestTooLongError, UnsupportedModelError
 from lmnb.runtime.batch import Model
-from lmnb.runtime.config import EngineConfig, resolve
+from lmnb.runtime.begun import ruled_out
+from lmnb.runtime.config import EngineConfig, check_strict, resolve
 from lmnb.runtime.engine_loop import EngineLoop
 from lmnb.runtime.events import CacheEvent, CachePin, CacheSnapshot, EngineStatus
 from lmnb.runtime.grammar_protocol import GrammarCompiler
 from lmnb.runtime.handle import RequestHandle, forked_error
+from lmnb.runtime.jump_forward import JumpTables
+from lmnb.runtime.memory import memory_for
 from lmnb.runtime.messages import Call, Cancel, Close, Submit
-from lmnb.runtime.request import Event, Request
-from lmnb.runtime.sampler import fresh_seed
+from lmnb.runtime.request import Constraint, Event, Request
 from lmnb.runtime.tokenizer import Tokenizer
+from lmnb.runtime.uniform_stream import fresh_seed
 
 T = TypeVar("T")
 _live: weakref.WeakSet[Engine] = weakref.WeakSet()
+_SMALLER = "give a smaller kv_cache or max_running, or unload what else is there"
 _EXIT_SECONDS = 10.0  # a step in progress ends well within this
 
 
 class Engine:
     """Runs `model` on requests until `close`. All methods may be called from any thread.
 
-    `grammars` compiles constraints; without it, constrained requests are refused.
+    `grammars` compiles constraints; without it, constrained requests are refused. `jump_tables`: those of the tokenizer
+    and the model, if they are being prepared already.
     """
 
     def __init__(
@@ -44,19 +50,27 @@ class Engine:
         tokenizer: Tokenizer,
         config: EngineConfig | None = None,
         grammars: GrammarCompiler | None = None,
+        jump_tables: JumpTables | None = None,
     ) -> None:
-        if config is not None and config.deterministic and not model.can_be_strict:
+        config = config or EngineConfig()
+        check_strict(config, model.name, model.can_be_strict)
+        if config.kv_cache_dtype != "auto" and not model.takes_fp8_keys:
             raise UnsupportedModelError(
-                f"{model.name} runs in the transformers library, whose results depend on the batch; leave out "
-                "deterministic=True"
+                f"{model.name} has keys or values that do not fit into 8 bits (beyond 448); leave out kv_cache_dtype"
             )
-        limits = resolve(config or EngineConfig(), model.kv_layout, model.context_tokens)
+        limits = resolve(config, model.kv_layout, model.context_tokens)
         self.limits = limits
         self.capacity = min(model.context_tokens, limits.pool_tokens)
         """Most tokens one sequence may have, prompt and generated together."""
+        # What is asked of a closed engine must not need the model, which goes when the engine's thread ends.
+        self._vocab_size, self._context_tokens = model.vocab_size, model.context_tokens
         self._grammars = grammars
         self._ids = itertools.count(1)
-        self._loop = EngineLoop(model, tokenizer, limits, grammars)
+        pool = f"a KV pool of {limits.pool_tokens:,} tokens"
+        with memory_for(pool, model.kv_layout.device, _SMALLER):
+            self._loop = EngineLoop(
+                model, tokenizer, limits, grammars, jump_tables or JumpTables(tokenizer, model.vocab_size)
+            )
         self._thread = threading.Thread(target=self._loop.run, name="lmnb-engine", daemon=True)
         self._process = os.getpid()
         self._thread.start()
@@ -65,8 +79,8 @@ class Engine:
         _live.add(self)
 
     def submit(self, request: Request, on_event: Callable[[Event], None] | None = None) -> RequestHandle:
-        """Queue `request`. Its events go to `on_event`, called in the engine's thread (it must be quick and must
-        not raise), or else into the returned handle.
+        """Queue `request`. Its events go to `on_event`, called in the engine's thread (it must be quick; if it raises,
+        the request is cancelled, and that is its error), or else into the returned handle.
 
         Raises ArgumentError, GrammarError, RequestTooLongError, or EngineClosedError.
         """
@@ -75,7 +89,7 @@ class Engine:
         # The last sampled token needs no slot, so a sequence may end one token past the capacity.
         room = self.capacity - len(request.input_ids)
         if request.layout.sections:  # it may stand further on than it has tokens
-            room = min(room, self._loop.model.context_tokens - request.layout.end_position(len(request.input_ids)))
+            room = min(room, self._context_tokens - request.layout.end_position(len(request.input_ids)))
         max_new_tokens = min(sampling.max_new_tokens, room + 1)
         sampling = replace(
             sampling,
@@ -89,7 +103,7 @@ class Engine:
 
     def too_long(self, num_tokens: int | None = None) -> RequestTooLongError:
         """The error for a prompt of more tokens than `capacity`; None: nobody has counted how many."""
-        context = self._loop.model.context_tokens
+        context = self._context_tokens
         what = (
             f"the model's context of {context} tokens: shorten it"
             if context <= self.capacity
@@ -115,12 +129,12 @@ class Engine:
         return self._call(lambda: self._loop.feed.since(since_seq))
 
     def subscribe(self, callback: Callable[[Sequence[CacheEvent]], None]) -> Callable[[], None]:
-        """Call `callback` in the engine's thread after each step with the cache events it caused. Returns
-        what ends that."""
+        """Call `callback` in the engine's thread after each step with the cache events it caused, until it raises
+        (which is logged). Returns what ends that."""
         self._call(lambda: self._loop.feed.listeners.append(callback))
 
         def unsubscribe() -> None:
-            if not self.closed:
+            with suppress(EngineClosedError):
                 self._call(lambda: self._loop.feed.forget(callback))
 
         return unsubscribe
@@ -167,7 +181,8 @@ class Engine:
         return self._loop.closed or self._is_elsewhere
 
     def close(self) -> None:
-        """End the thread and free the memory. Unfinished requests fail with EngineClosedError. Idempotent."""
+        """End the thread and free the memory, the model's weights included unless someone else holds the model.
+        Unfinished requests fail with EngineClosedError. Idempotent."""
         if self._is_elsewhere:
             self._finalizer.detach()
             return
@@ -175,22 +190,28 @@ class Engine:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
+    def ruled_out(self, constraint: Constraint, begun_ids: Collection[int], ids: Collection[int]) -> frozenset[int]:
+        """Those of `ids` that the constraint does not allow behind `begun_ids`. May wait for it to be compiled."""
+        if self._grammars is None:
+            raise GrammarError("this engine was built without grammars, so it knows nothing of constraints")
+        return ruled_out(self._grammars.compile(constraint), begun_ids, ids, self._vocab_size)
+
     def _check(self, request: Request) -> None:
         ids, sampling = request.input_ids + request.begun_ids, request.sampling
         if not request.input_ids:
             raise ArgumentError("the prompt is empty: give the model at least one token to start from")
         lowest, highest = min(ids), max(ids)
-        if lowest < 0 or highest >= self._loop.model.vocab_size:
+        if lowest < 0 or highest >= self._vocab_size:
             wrong = lowest if lowest < 0 else highest
-            raise ArgumentError(f"token ids must lie in [0, {self._loop.model.vocab_size}), not {wrong}")
+            raise ArgumentError(f"token ids must lie in [0, {self._vocab_size}), not {wrong}")
         if len(ids) > self.capacity:
             raise self.too_long(len(ids))
         request.layout.check(len(ids))
         end = request.layout.end_position(len(ids))
-        if end > self._loop.model.context_tokens:
+        if end > self._context_tokens:
             raise RequestTooLongError(
                 f"the prompt stands at positions up to {end}, beyond the model's context of "
-                f"{self._loop.model.context_tokens} tokens: give smaller position_ids_offset"
+                f"{self._context_tokens} tokens: give smaller position_ids_offset"
             )
         if request.logprob_start is not None and not 0 <= request.logprob_start < len(request.input_ids):
             limit = len(request.input_ids)

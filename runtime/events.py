@@ -94,8 +94,9 @@ class EngineStatus:
     bookkeeping_seconds: float  # of which: radix tree and slot bookkeeping
     num_masks: int = 0  # of constrained tokens
     mask_seconds: float = 0.0  # processor time of the masks, most of it beside the forward pass
-    mask_wait_seconds: float = 0.0  # of which: the engine waited for them
+    mask_wait_seconds: float = 0.0  # of which: nothing else was computed meanwhile
     weight_note: str = ""  # how the weights are held, where it is not in `dtype`
+    kv_note: str = ""  # what keys and values are held in, where it is not `dtype`
     deterministic: bool = False
 
 

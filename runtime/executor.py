@@ -12,8 +12,9 @@ from lmnb.runtime.batch import Model
 from lmnb.runtime.batch_builder import BuiltBatch, build_batch, describe
 from lmnb.runtime.config import EngineLimits
 from lmnb.runtime.kv_pool import KVPool
+from lmnb.runtime.pending_tokens import PendingTokens
 from lmnb.runtime.rows import Row
-from lmnb.runtime.sampler import PendingTokens, Sampler
+from lmnb.runtime.sampler import Sampler
 from lmnb.runtime.scheduler import Scheduler
 
 
@@ -25,8 +26,14 @@ class Executor(Protocol):
         its way takes it from where `choose` left it."""
         ...
 
+    @property
+    def is_computing(self) -> bool:
+        """Whether the device is still busy with the forward pass that `run` has launched."""
+        ...
+
     def choose(self, built: BuiltBatch, logits: Tensor) -> PendingTokens | None:
-        """Launch the choice of the next tokens of `built.sampled`; None if there are none."""
+        """Launch the choice of the next tokens of `built.sampled`; None if there are none. Rows whose masks were late
+        come with logits that were kept."""
         ...
 
     def close(self) -> None:
@@ -63,6 +70,10 @@ class TorchExecutor:
             ids.copy_(torch.where(ids < 0, self._last_tokens[places], ids))
         return built, self._model.forward(batch, self._pool.keys, self._pool.values)
 
+    @property
+    def is_computing(self) -> bool:
+        return False  # as far as can be told: on a CPU, `run` returns when it is over
+
     def choose(self, built: BuiltBatch, logits: Tensor) -> PendingTokens | None:
         if not built.sampled:
             return None
@@ -74,4 +85,4 @@ class TorchExecutor:
         return tokens
 
     def close(self) -> None:
-        """There is nothing that matters."""
+        del self._model

@@ -23,6 +23,7 @@ class FakeModel:
     name = "fake"
     takes_device_plan = False
     can_be_strict = True
+    takes_fp8_keys = False  # its keys are token ids
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class FakeModel:
         step_seconds: float = 0.0,
         sharpness: float = 4.0,
         plain: bool = True,
+        device: str = "cpu",
     ) -> None:
         self.plain = plain
         self.vocab_size = vocab_size
@@ -45,7 +47,7 @@ class FakeModel:
         self.num_tokens = 0
         self.fail_next: Exception | None = None
         self.kv_layout = KVLayout(
-            num_layers=1, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu")
+            num_layers=1, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device(device)
         )
 
     def forward(self, batch: ForwardBatch, keys: list[Tensor], values: list[Tensor]) -> Tensor:
@@ -68,7 +70,7 @@ class FakeModel:
             slots = batch.slot_table[i, :length]
             if i < batch.num_decode:
                 assert torch.equal(slots[: batch.shared_len], batch.slot_table[0, : batch.shared_len])
-            ids, positions = keys[0][slots, 0].long().unbind(dim=1)
+            ids, positions = keys[0][slots, 0].long().cpu().unbind(dim=1)
             assert not self.plain or positions.tolist() == list(range(length)), "a slot holds another token's KV"
             first = length - (end - begin)
             assert positions[first:].tolist() == batch.positions[begin:end].tolist()
@@ -76,7 +78,7 @@ class FakeModel:
             for count in seen:
                 places = () if self.plain else (positions[:count].tolist(),)
                 logits.append(self.predict(ids[:count].tolist(), *places))
-        return torch.stack(logits) if logits else torch.empty(0, self.vocab_size)
+        return (torch.stack(logits) if logits else torch.empty(0, self.vocab_size)).to(self.kv_layout.device)
 
     def predict(self, ids: list[int], positions: list[int] | None = None) -> Tensor:
         """Logits after `ids`, which stand at `positions` (by default where they sit): [vocab_size] float32. What a

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lmnb.runtime.batch_builder import BuiltBatch
-from lmnb.runtime.sampler import PendingTokens
+from lmnb.runtime.known_scores import PendingScores
+from lmnb.runtime.pending_tokens import PendingTokens
 
 
 class Flight(NamedTuple):
@@ -13,13 +14,9 @@ class Flight(NamedTuple):
 
     built: BuiltBatch
     tokens: PendingTokens | None
+    scores: PendingScores
 
     @property
     def is_over(self) -> bool:
         """Whether the device is done with it."""
         return self.tokens is None or self.tokens.is_ready
-
-    @property
-    def must_land(self) -> bool:
-        """Whether the next step of these requests cannot be made before their tokens are known here."""
-        return any(row.sequence.matcher is not None or row.sequence.draw.needs_last_token for row in self.built.sampled)

@@ -8,6 +8,7 @@ and else to llguidance. What neither enforces is refused by name; nothing is dro
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from concurrent.futures import Future
 from contextlib import suppress
@@ -15,19 +16,26 @@ from contextlib import suppress
 import numpy as np
 
 from lmnb.errors import GrammarError
+from lmnb.runtime.argument_checks import shown
 from lmnb.runtime.compile_pool import untimed
+from lmnb.runtime.constraint_size import KINDS, check_length, too_large
 from lmnb.runtime.grammar_protocol import GrammarMatcher
-from lmnb.runtime.grammar_regex import to_rust_regex
-from lmnb.runtime.grammar_schema import plan_schema, subschemas
+from lmnb.runtime.grammar_reading import Reading
 from lmnb.runtime.grammar_vocab import GrammarVocabulary
 from lmnb.runtime.llguidance_grammar import LLGuidanceCompiler
+from lmnb.runtime.reading_pool import ReadingPool
 from lmnb.runtime.request import Constraint
 from lmnb.runtime.tokenizer import Tokenizer
 from lmnb.runtime.whole_imports import import_whole
 from lmnb.runtime.xgrammar_grammar import XGrammarCompiler
 
-_MAX_DIAGNOSED_NODES = 200
-_MAX_CHARACTERS = 200_000
+# Processor time of the first mask. Others wait about as long for what follows, forced text first of all. Ordinary masks
+# take a tenth of a millisecond.
+_MOST_MASK_SECONDS = 0.03
+
+
+class _AbandonedError(Exception):
+    """The thread that compiled a constraint was interrupted."""
 
 
 class Grammars:
@@ -46,12 +54,19 @@ class Grammars:
         self._cache: OrderedDict[Constraint, Future[GrammarMatcher]] = OrderedDict()  # least recently used first
         self._cache_lock = threading.Lock()
         self._setup_lock = threading.Lock()
+        self._readers = ReadingPool()
         self._vocabulary: GrammarVocabulary | None = None
         self._llguidance: LLGuidanceCompiler | None = None
         self._xgrammar: XGrammarCompiler | None = None
 
     def compile(self, constraint: Constraint) -> GrammarMatcher:
         """See `GrammarCompiler.compile`. Threads that ask for one constraint at the same time compile it once."""
+        while True:
+            with suppress(_AbandonedError):
+                return self._compile_once(constraint)
+
+    def _compile_once(self, constraint: Constraint) -> GrammarMatcher:
+        """_AbandonedError if another thread had begun to compile it, and was interrupted."""
         with self._cache_lock:
             future = self._cache.get(constraint)
             is_ours = future is None
@@ -67,62 +82,56 @@ class Grammars:
                 with self._cache_lock:  # a failure is not worth keeping, and may be mended (a library installed)
                     if self._cache.get(constraint) is future:
                         del self._cache[constraint]
+                if not isinstance(error, Exception):  # an interrupt, which is this thread's alone
+                    future.set_exception(_AbandonedError())
+                    raise
                 future.set_exception(error)
         # The compiled form is a matcher that nobody advances; each caller gets a copy.
         return future.result().fork()
 
+    def prepare_llguidance(self) -> None:
+        """Do what the first constraint would wait for, but for what only xgrammar needs. LmnbError if it is missing."""
+        self._get_llguidance()
+
+    def prepare_xgrammar(self) -> None:
+        """The rest. LmnbError if it is missing."""
+        self._get_xgrammar()
+
+    def close(self) -> None:
+        """See `GrammarCompiler.close`."""
+        self._readers.close()
+
+    def open_places(self, constraint: Constraint) -> tuple[str, ...]:
+        """Paths of objects of a JSON schema that may have further properties although they list some."""
+        return self._readers.read(constraint).open_at
+
     def _compile(self, constraint: Constraint) -> GrammarMatcher:
-        if len(constraint.source) > _MAX_CHARACTERS:
+        check_length(constraint)
+        matcher = self._matcher(constraint, self._readers.read(constraint))
+        name = KINDS[constraint.kind]
+        mask = np.zeros(-(-self._vocab_size // 32), dtype=np.int32)
+        began = time.thread_time()
+        allows_any = matcher.fill(mask)
+        took_long = time.thread_time() - began > _MOST_MASK_SECONDS  # once: the library keeps what it has found out
+        if not allows_any and not matcher.is_beyond_limits():
+            raise GrammarError(f"the {name} {shown(constraint.source)} matches nothing")
+        if took_long or not allows_any:
             raise GrammarError(
-                f"the {constraint.kind.replace('_', ' ')} is {len(constraint.source)} characters long; at most "
-                f"{_MAX_CHARACTERS} are accepted"
+                f"the {name} {shown(constraint.source)} takes too long to follow; let fewer things be possible in one "
+                "place, as by requiring an object's properties"
             )
-        matcher: GrammarMatcher
-        try:
-            if constraint.kind == "json_schema":
-                matcher = self._compile_schema(constraint)
-            else:
-                matcher = self._compile_text(constraint)
-        except RecursionError:
-            raise GrammarError(f"the {constraint.kind.replace('_', ' ')} is nested too deeply; flatten it") from None
-        if not matcher.fill(np.zeros(-(-self._vocab_size // 32), dtype=np.int32)):
-            raise GrammarError(f"the {constraint.kind.replace('_', ' ')} {constraint.source[:60]!r} matches nothing")
+        if not all(matcher.fork().accept(token_id) for token_id in self._get_vocabulary().beginnings(mask)):
+            raise too_large(constraint)
         return matcher
 
-    def _compile_text(self, constraint: Constraint) -> GrammarMatcher:
-        """A regex or a grammar."""
-        name = "regex" if constraint.kind == "regex" else "grammar"
-        if constraint.engine == "xgrammar":
-            raise GrammarError(f"xgrammar enforces JSON schemas only here; leave grammar_backend out for a {name}")
-        compiler = self._get_llguidance()
-        if constraint.kind == "regex":
-            compiled = compiler.compile_regex(to_rust_regex(constraint.source))
-        else:
-            compiled = compiler.compile_ebnf(constraint.source)
-        if isinstance(compiled, GrammarError):
-            raise GrammarError(f"{name} {constraint.source[:60]!r} cannot be enforced: {compiled}")
-        return compiled
-
-    def _compile_schema(self, constraint: Constraint) -> GrammarMatcher:
-        wanted, loose = constraint.engine, constraint.loose
-        plan = plan_schema(constraint.source, engine=wanted)
-        if plan.engine == "xgrammar" and (wanted == "xgrammar" or not loose):
-            plain = self._get_xgrammar().compile_json_schema(plan.schema, loose=loose)
+    def _matcher(self, constraint: Constraint, reading: Reading) -> GrammarMatcher:
+        if reading.schema is not None:
+            plain = self._get_xgrammar().compile_json_schema(reading.schema, loose=constraint.loose)
             if not isinstance(plain, GrammarError):
                 return plain
-            if wanted == "xgrammar":
+            if reading.grammar is None:
                 raise GrammarError(f"xgrammar cannot enforce the JSON schema: {plain}")
-        compiler = self._get_llguidance()
-        compiled = compiler.compile_json_schema(plan.schema, loose=loose)
-        if not isinstance(compiled, GrammarError):
-            return compiled
-        path, reason = "#", compiled
-        # The library names no place: the deepest part that it refuses by itself is the culprit.
-        for place, node in subschemas(plan.schema)[:_MAX_DIAGNOSED_NODES]:
-            refused = compiler.compile_json_schema(node)
-            if isinstance(refused, GrammarError) and place.startswith(path):
-                path, reason = place, refused
-        raise GrammarError(f"JSON schema at {path} cannot be enforced: {reason}")
+        return self._get_llguidance().compile(constraint, reading)
 
     def _get_vocabulary(self) -> GrammarVocabulary:
         if self._vocabulary is None:
@@ -130,6 +139,8 @@ class Grammars:
         return self._vocabulary
 
     def _get_llguidance(self) -> LLGuidanceCompiler:
+        if self._llguidance is not None:
+            return self._llguidance
         with untimed(), self._setup_lock:
             if self._llguidance is None:
                 _import_library("llguidance")

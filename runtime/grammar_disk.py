@@ -17,6 +17,7 @@ from typing import Any
 from lmnb.env import cache_dir
 from lmnb.runtime.grammar_vocab import GrammarVocabulary
 
+_FORM = b"2"  # of what is made of a schema; another one when that changes
 _WORTH_SECONDS = 0.05  # reading a file takes some milliseconds, too
 _MOST_BYTES = 64 << 20  # of all files together; the oldest go first
 
@@ -51,14 +52,15 @@ class GrammarDisk:
             if len(data) > _MOST_BYTES // 4:
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-                file.write(data)
-            os.replace(file.name, path)
+            with tempfile.TemporaryDirectory(prefix=".saving-", dir=path.parent) as work:
+                made = Path(work) / path.name
+                made.write_text(data, "utf-8")
+                os.replace(made, path)
             _trim(path.parent)
 
     def _path(self, schema: str, loose: bool) -> Path:
         if self._prefix is None:
-            digest = hashlib.sha256(version("xgrammar").encode())
+            digest = hashlib.sha256(_FORM + version("xgrammar").encode())
             for token in self._vocabulary.tokens:
                 digest.update(len(token).to_bytes(4, "big") + token)
             self._prefix = digest.digest()

@@ -20,6 +20,10 @@ class GrammarMatcher(Protocol):
         match has ended, is at a dead end, or has outgrown the library's limits."""
         ...
 
+    def is_beyond_limits(self) -> bool:
+        """Whether the last mask is empty because its library gave up, not because nothing may come next."""
+        ...
+
     def accept(self, token_id: int) -> bool:
         """Advance by one token; False, and nothing changes, if the grammar does not allow it."""
         ...
@@ -47,4 +51,8 @@ class GrammarCompiler(Protocol):
 
     def compile(self, constraint: Constraint) -> GrammarMatcher:
         """A fresh matcher; compiled forms are cached. Raises GrammarError."""
+        ...
+
+    def close(self) -> None:
+        """End what was started for it beside this process's threads. It may be used again."""
         ...

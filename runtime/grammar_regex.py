@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from lmnb.errors import GrammarError
+from lmnb.runtime.constraint_size import MOST_REGEX_CHARACTERS
 
 if sys.version_info >= (3, 11):
     from re import _constants as codes  # type: ignore[attr-defined]
@@ -24,13 +25,12 @@ else:  # the same modules under their older names
     import sre_constants as codes
     import sre_parse as parser
 
-__all__ = ["Range", "RegexRewriter", "characters", "codes", "complement", "to_rust_regex", "union"]
+__all__ = ["Range", "RegexRewriter", "characters", "codes", "complement", "parser", "to_rust_regex", "union"]
 
 _LAST = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)  # not characters: UTF-8 has no form for them
 _POSIX = re.compile(r"\[:\^?\w+:\]")
-# Beyond these a regex takes long to read, in Python and so at the engine's cost.
-_MAX_LENGTH = 20_000
+# Beyond it a regex takes long to read, in Python and so at the engine's cost.
 _MAX_WRITTEN = 2_000_000  # with its character classes written out
 _LAST_CASED = 0x1F000  # no character beyond has another case
 _NEVER = r"[^\x{0}-\x{10FFFF}]"
@@ -44,12 +44,25 @@ def to_rust_regex(pattern: str) -> str:
     GrammarError if Python cannot read the pattern, or if it needs what a token mask cannot follow: look-around,
     back-references, word boundaries, `^` or `$` elsewhere than at the ends, possessive or atomic groups.
     """
+    if len(pattern) > MOST_REGEX_CHARACTERS and (texts := _plain_alternatives(pattern)) is not None:
+        return "(?:" + "|".join("".join(_escaped(ord(char)) for char in text) for text in texts) + ")"
     rewriter = RegexRewriter(pattern)
     nodes, flags = rewriter.parse()
     try:
         return rewriter.sequence(nodes, flags, True, True)
     except (OverflowError, RecursionError) as e:
         raise GrammarError(f"regex {_shown(pattern)} is too large: {e}") from None
+
+
+def _plain_alternatives(pattern: str) -> list[str] | None:
+    """The texts of a pattern that is nothing but texts, escaped and joined by `|`: there may be many of them."""
+    texts = [""]
+    for token in re.findall(r"\\.|[^\\]", pattern, re.DOTALL):
+        if token == "|":
+            texts.append("")
+        else:
+            texts[-1] += token[-1]
+    return texts if len(texts) > 1 and "|".join(map(re.escape, texts)) == pattern else None
 
 
 class RegexRewriter:
@@ -62,10 +75,10 @@ class RegexRewriter:
 
     def parse(self) -> tuple[Sequence[Any], int]:
         """The parse tree's nodes and the flags that hold for them. GrammarError if Python cannot read the pattern."""
-        if len(self._pattern) > _MAX_LENGTH:
+        if len(self._pattern) > MOST_REGEX_CHARACTERS:
             raise GrammarError(
-                f"regex {_shown(self._pattern)} is {len(self._pattern)} characters long; at most {_MAX_LENGTH} are "
-                "accepted (an enum in a JSON schema, or a grammar, may hold more)"
+                f"regex {_shown(self._pattern)} is {len(self._pattern)} characters long; at most "
+                f"{MOST_REGEX_CHARACTERS} are accepted (an enum in a JSON schema, or a grammar, may hold more)"
             )
         try:
             with warnings.catch_warnings():
@@ -75,7 +88,8 @@ class RegexRewriter:
             where = "" if e.pos is None else f" at position {e.pos}"
             if e.msg in (r"bad escape \p", r"bad escape \P"):
                 where += "; Python has no Unicode classes, but [^\\W\\d_] is any letter"
-            raise GrammarError(f"regex {_shown(self._pattern)} is invalid: {_one_line(e.msg)}{where}") from None
+            advice = "; write a hyphen that stands for itself as \\-" if e.msg.startswith("bad character range") else ""
+            raise GrammarError(f"regex {_shown(self._pattern)} is invalid: {_one_line(e.msg)}{where}{advice}") from None
         except (OverflowError, RecursionError) as e:
             raise GrammarError(f"regex {_shown(self._pattern)} is too large: {e}") from None
         self._refuse_posix()

@@ -1,112 +1,55 @@
 """Reads a JSON schema and says which engine enforces all of it, or names the keyword that none does.
 
 xgrammar has the cheaper masks but ignores keywords in silence, so a schema goes there only if each of its nodes has
-a shape listed here; llguidance refuses what it cannot do, and takes the rest. Knows neither library.
+a shape listed in `xgrammar_fit`; llguidance refuses what it cannot do, and takes the rest. Knows neither library.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import unquote
 
 from lmnb.errors import GrammarError
+from lmnb.runtime.argument_checks import shown_path
 from lmnb.runtime.json_patterns import FORMATS, pattern_to_rust
+from lmnb.runtime.json_reading import LossError, WholeDecoder
+from lmnb.runtime.schema_closing import closed, combines, open_places
+from lmnb.runtime.schema_keywords import (
+    COUNT,
+    DEFINITIONS,
+    KEYWORDS,
+    SILENT_FORMATS,
+    WHOLE_FORMATS,
+    check_multiples,
+    check_node,
+    children,
+    holds_schemas,
+    mapped,
+    walk,
+)
+from lmnb.runtime.schema_lowering import SchemaLowering
+from lmnb.runtime.schema_references import with_plain_references
+from lmnb.runtime.xgrammar_fit import why_unfit
 
-Schema = dict[str, Any] | bool
-
-# Beyond this size, in nodes and in characters of names and values, a schema goes to llguidance, which expands nothing
-# ahead of time. xgrammar's time and memory grow with more than the square of it: some hundredths of a second here, and
-# minutes for ten times as much. Who asks for xgrammar by name gets somewhat more.
-_MAX_XGRAMMAR_SIZE = (32, 2000)
-_MAX_FORCED_SIZE = (64, 4000)
-_MAX_XGRAMMAR_COUNT = 4096
-# xgrammar writes all that is forced at once, without any limit: there must be one. In characters.
-_MAX_XGRAMMAR_FORCED = 10_000
-
-_TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
-_ANNOTATIONS = {"$schema", "$id", "$comment", "title", "description", "default", "example", "examples"}
-_ANNOTATIONS |= {"deprecated", "readOnly", "writeOnly", "discriminator"}
-_OTHER_FORMATS = ("duration", "uri", "uuid")  # as the engine itself knows them
-_DEFINITIONS = ("$defs", "definitions")
-_MAPS = ("properties", "patternProperties", *_DEFINITIONS)
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLES = ("items", "additionalProperties")
-
-
-def _is_schema(value: object) -> bool:
-    return isinstance(value, dict | bool)
-
-
-def _is_count(value: object) -> bool:
-    return _is_number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_names(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-
-def _is_type(value: object) -> bool:
-    names = value if isinstance(value, list) else [value]
-    return bool(names) and all(name in _TYPES for name in names)
-
-
-def _is_map(value: object) -> bool:
-    return isinstance(value, dict) and all(map(_is_schema, value.values()))
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_schema, value))
-
-
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-
-_Check = tuple[Callable[[Any], bool], str]
-_COUNT: _Check = (_is_count, "a whole number of at least 0")
-_NUMBER: _Check = (_is_number, "a number")
-_TEXT: _Check = (lambda value: isinstance(value, str), "text")
-
-# Every keyword that one of the engines enforces, and what its value must be.
-_KEYWORDS: dict[str, _Check] = {
-    "type": (_is_type, f"one or more of {', '.join(_TYPES)}"),
-    "enum": (lambda value: isinstance(value, list) and bool(value), "a list of at least one value"),
-    "const": (lambda value: True, "any value"),
-    "required": (_is_names, "a list of property names"),
-    **dict.fromkeys(_SINGLES, (_is_schema, "a schema")),
-    **dict.fromkeys(_MAPS, (_is_map, "an object of schemas")),
-    **dict.fromkeys(_LISTS, (_is_list, "a list of at least one schema")),
-    **dict.fromkeys(("minProperties", "maxProperties", "minItems", "maxItems", "minLength", "maxLength"), _COUNT),
-    **dict.fromkeys(_BOUNDS, _NUMBER),
-    "multipleOf": (lambda value: _is_number(value) and value > 0, "a number above 0"),
-    **dict.fromkeys(("pattern", "format", "$ref"), _TEXT),
-}
-
-# What xgrammar enforces beside `type`, by type. Not here although it reads them: minLength and maxLength (it would
-# allow raw control characters), minProperties, patternProperties, prefixItems, pattern, format, multipleOf, and
-# bounds of `number`.
-_XGRAMMAR_BY_TYPE = {
-    "object": {"properties", "required", "additionalProperties"},
-    "array": {"items", "minItems", "maxItems"},
-    "string": set(),
-    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
-    "number": set(),
-    "boolean": set(),
-    "null": set(),
-}
+_LEAST = -(2**63) + 1024  # the least bound that the engine can negate
+_MOST_NAME = 1000  # characters of a listed name that others are told from
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaPlan:
-    """A checked schema, its objects closed (see `plan_schema`), and the engine that enforces it."""
+    """A checked schema, its objects closed (see `plan_schema`), and the engine that enforces it.
+
+    `short_escapes`: strings must not be written with codes (`\\u0061`). A listed name could else be written as one that
+    is not listed, and its value would be taken for a further property's. `open_at`: paths of objects that list
+    properties and could not be closed.
+    """
 
     schema: dict[str, Any]
     engine: Literal["xgrammar", "llguidance"]
+    short_escapes: bool = False
+    open_at: tuple[str, ...] = ()
 
 
 def plan_schema(source: str, engine: str = "auto") -> SchemaPlan:
@@ -114,155 +57,122 @@ def plan_schema(source: str, engine: str = "auto") -> SchemaPlan:
     `engine`: the one that must enforce it, unless "auto".
 
     An object that lists `properties` and says nothing of others gets `additionalProperties: false`, as a model
-    would otherwise go on inventing keys; not so in schemas whose parts combine on one value (`allOf` and the
-    like), where closing one part would contradict another.
+    would otherwise go on inventing keys; not so where several schemas speak about one value (`allOf` and the like),
+    as closing one of them would contradict another.
     """
     try:
-        schema = _parse(source)
-        nodes = list(_walk(schema, "#"))
-        for path, node in nodes:
-            _check_node(schema, path, node)
+        schema = with_plain_references(_in_new_words(_parse(source)), children)
+        for path, node in walk(schema, "#"):
+            check_node(schema, path, node)
         schema = _without_needless_types(schema)
-        nodes = list(_walk(schema, "#"))
-        if not any(_combines(node) for _, node in nodes):
-            schema = _closed(schema)
-            nodes = list(_walk(schema, "#"))
-        unfit = next((path for path, node in nodes if not _fits_xgrammar(node)), None)
-        if unfit is None and _most_forced(schema, schema, {}) > _MAX_XGRAMMAR_FORCED:
-            unfit = "#"
-        most_nodes, most_characters = _MAX_FORCED_SIZE if engine == "xgrammar" else _MAX_XGRAMMAR_SIZE
-        small = len(nodes) <= most_nodes and sum(_num_characters(node) for _, node in nodes) <= most_characters
-        fits = engine != "llguidance" and small and unfit is None
+        schema = closed(schema)
+        open_at = tuple(open_places(schema))
+        nodes = list(walk(schema, "#"))
+        unfit = why_unfit(schema, nodes, by_name=engine == "xgrammar")
+        fits = engine != "llguidance" and unfit is None
         if engine == "xgrammar" and not fits:
-            where = f"at {unfit}" if unfit is not None else "that is so large"
-            why = "does not enforce all of" if unfit is not None else "would take too long to compile"
-            raise GrammarError(f"xgrammar {why} the JSON schema {where}; leave grammar_backend out")
+            raise GrammarError(f"xgrammar {unfit}; leave grammar_backend out")
+        combined = any(_meets(node) for _, node in nodes)
+        if combined:
+            check_multiples(nodes)
         if not fits:
-            schema = with_plain_patterns(schema)
+            schema = with_plain_patterns(SchemaLowering(schema, mapped, combined=combined).lowered())
     except RecursionError:
         raise GrammarError("the JSON schema is nested too deeply; flatten it with $defs") from None
-    return SchemaPlan(schema, "xgrammar" if fits else "llguidance")
+    if fits:
+        return SchemaPlan(schema, "xgrammar", open_at=open_at)
+    return SchemaPlan(schema, "llguidance", short_escapes=_needs_short_escapes(schema), open_at=open_at)
+
+
+def _needs_short_escapes(schema: dict[str, Any]) -> bool:
+    """See `SchemaPlan`. GrammarError for names that cannot be told from others."""
+    place = None
+    for path, node in walk(schema, "#"):
+        if not _tells_names_apart(node):
+            continue
+        longest = max(map(len, [*node.get("properties", ()), *node.get("required", ())]), default=0)
+        if longest > _MOST_NAME:
+            raise GrammarError(
+                f"JSON schema at {shown_path(path)} cannot be enforced: a name of {longest} characters, where "
+                "further names "
+                f"are allowed, is too long; say additionalProperties: false, or at most {_MOST_NAME} characters"
+            )
+        place = place or path
+    if place is not None and (text := _coded_text(schema)) is not None:
+        raise GrammarError(
+            f"JSON schema at {shown_path(place)} cannot be enforced: with {text[:40]!r} in the schema, names could "
+            "be written in "
+            "several ways; say additionalProperties: false, or leave out control characters"
+        )
+    return place is not None
 
 
 def subschemas(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Every node with its path, parents first. Definitions come along, so that each node's references resolve."""
-    definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
-    return [(path, {**definitions, **node}) for path, node in _walk(schema, "#")]
+    definitions = {key: schema[key] for key in DEFINITIONS if key in schema}
+    return [(path, {**definitions, **node}) for path, node in walk(schema, "#")]
 
 
 def _parse(source: str) -> dict[str, Any]:
     def refuse(constant: str) -> None:
-        raise GrammarError(f"the JSON schema is not valid JSON: {constant} is not a JSON number")
+        raise GrammarError(f"the JSON schema is not valid JSON: {constant} is not a JSON number; leave it out")
 
     try:
-        schema = json.loads(source, parse_constant=refuse)
+        schema = json.loads(source, parse_constant=refuse, cls=WholeDecoder)
+    except LossError as error:
+        raise GrammarError(f"in the JSON schema, {error}") from None
     except json.JSONDecodeError as e:
         raise GrammarError(f"the JSON schema is not valid JSON: {e.msg} (line {e.lineno}, column {e.colno})") from None
+    if "\\ud" in source.lower() and (half := re.search("[\ud800-\udfff]", json.dumps(schema, ensure_ascii=False))):
+        raise GrammarError(
+            f"the JSON schema holds half a surrogate pair, {half[0]!r}, which is no character; remove it"
+        )
     if schema is True:
         return {}
+    if schema is False:
+        raise GrammarError(
+            'the JSON schema is false, which allows no value; give an object, such as {"type": "string"}'
+        )
     if not isinstance(schema, dict):
-        raise GrammarError(f"a JSON schema is an object, not {json.dumps(schema)[:40]}; wrap it in {{...}}")
+        raise GrammarError(
+            f'a JSON schema is an object, not {json.dumps(schema)[:40]}; give one, such as {{"type": "string"}}'
+        )
     return schema
 
 
-def _children(node: dict[str, Any]) -> Iterator[tuple[str, Schema]]:
-    """Direct subschemas with the path that leads to them."""
-    for key in _SINGLES:
-        if _is_schema(node.get(key)):
-            yield key, node[key]
-    for key in _MAPS:
-        if _is_map(node.get(key)):
-            yield from ((f"{key}/{_pointer(name)}", child) for name, child in node[key].items())
-    for key in _LISTS:
-        if _is_list(node.get(key)):
-            yield from ((f"{key}/{i}", child) for i, child in enumerate(node[key]))
+def _in_new_words(schema: Any) -> Any:
+    """A copy in which older drafts' `dependencies`, and lists of `items`, have their later names, and counts are
+    integers."""
+    old = schema.get("$schema")
+    lists = isinstance(old, str) and re.search(r"draft-0[3467]|2019-09", old) is not None
+    return _renewed(schema, "#", lists)
 
 
-def _walk(schema: Schema, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    stack = [(path, schema)]
-    while stack:
-        path, node = stack.pop()
-        if isinstance(node, dict):
-            yield path, node
-            stack.extend(reversed([(f"{path}/{step}", child) for step, child in _children(node)]))
+def _renewed(schema: Any, path: str, lists: bool) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    node: dict[str, Any] = {
+        key: int(value) if KEYWORDS.get(key) is COUNT and COUNT[0](value) else value for key, value in schema.items()
+    }
+    if isinstance(node.get("dependencies"), dict):
+        for name, value in node.pop("dependencies").items():
+            key = "dependentRequired" if isinstance(value, list) else "dependentSchemas"
+            node[key] = {**node.get(key, {}), name: value}
+    if lists and isinstance(node.get("items"), list):
+        node["prefixItems"] = node.pop("items")
+        if "additionalItems" in node:
+            node["items"] = node.pop("additionalItems")
+    elif lists:
+        node.pop("additionalItems", None)  # says nothing beside one schema for all items
+    valid = {key: value for key, value in node.items() if holds_schemas(key, value)}
+    changed = mapped(valid, path, lambda child, at: _renewed(child, at, lists))
+    return {key: changed.get(key, value) for key, value in node.items()}
 
 
-def _check_node(root: dict[str, Any], path: str, node: dict[str, Any]) -> None:
-    for key, value in node.items():
-        if key in _ANNOTATIONS or key.startswith("x-"):
-            continue
-        if key not in _KEYWORDS:
-            raise GrammarError(
-                f"JSON schema keyword {key!r} at {path} cannot be enforced; remove it and check the value afterwards"
-            )
-        is_valid, wanted = _KEYWORDS[key]
-        if not is_valid(value):
-            raise GrammarError(f"JSON schema keyword {key!r} at {path} must be {wanted}, not {json.dumps(value)[:60]}")
-    if "format" in node and node["format"] not in FORMATS and node["format"] not in _OTHER_FORMATS:
-        known = ", ".join(sorted([*FORMATS, *_OTHER_FORMATS]))
-        raise GrammarError(
-            f"JSON schema keyword 'format' at {path} cannot be enforced: {node['format']!r} is none of {known}; "
-            "use a pattern"
-        )
-    _check_bounds(path, node)
-    reference = node.get("$ref")
-    if reference is not None and _resolve(root, reference) is None:
-        raise GrammarError(f"JSON schema keyword '$ref' at {path} points to {reference!r}, which is not in this schema")
-
-
-def _check_bounds(path: str, node: dict[str, Any]) -> None:
-    """Refuse what the engine gets wrong: it counts in doubles and 64 bits, and forgets that a whole bound is exclusive
-    where the other one lies before the next whole number, away from zero (0 < x <= 0.5)."""
-    bounds = {key: node[key] for key in _BOUNDS if key in node}
-    for key, value in bounds.items():
-        if abs(value) > 2**53 and value not in (2**63 - 1, -(2**63)):
-            raise GrammarError(
-                f"JSON schema keyword {key!r} at {path} cannot be enforced: {value} is too large; leave it out"
-            )
-    if node.get("type") == "integer":
-        return
-    low, high = bounds.get("exclusiveMinimum"), bounds.get("exclusiveMaximum")
-    above = min((bounds[key] for key in ("maximum", "exclusiveMaximum") if key in bounds), default=None)
-    below = max((bounds[key] for key in ("minimum", "exclusiveMinimum") if key in bounds), default=None)
-    for key, bound, other in (("exclusiveMinimum", low, above), ("exclusiveMaximum", high, below)):
-        if (
-            bound is not None
-            and other is not None
-            and bound == int(bound)
-            and other != int(other)
-            and int(other) == bound
-        ):
-            raise GrammarError(
-                f"JSON schema keyword {key!r} at {path} cannot be enforced: {bound} beside {other} as the other bound; "
-                "name the outermost value that is allowed, by minimum or maximum"
-            )
-
-
-def _resolve(root: dict[str, Any], reference: str) -> Schema | None:
-    """The subschema a local reference (`#`, `#/a/b`) points to, or None."""
-    if reference != "#" and not reference.startswith("#/"):
-        return None
-    found: Any = root
-    for step in reference.split("/")[1:]:
-        name = unquote(step).replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict):
-            found = found.get(name)
-        elif isinstance(found, list):
-            found = found[int(name)] if name.isdecimal() and int(name) < len(found) else None
-        else:
-            return None
-    return found if _is_schema(found) else None
-
-
-def _assertions(node: dict[str, Any]) -> set[str]:
-    """The keywords of a node that say something about its value."""
-    return {key for key in node if key in _KEYWORDS and key not in _DEFINITIONS}
-
-
-def _combines(node: dict[str, Any]) -> bool:
-    """Whether several schemas speak about one value here."""
-    said = _assertions(node)
-    return "allOf" in said or (len(said) > 1 and bool(said & {"anyOf", "oneOf", "$ref"}))
+def _meets(node: dict[str, Any]) -> bool:
+    """Whether several schemas may speak about one value here, or about one part of it."""
+    inside = {"contains", "patternProperties", "oneOf", "unevaluatedItems", "propertyNames"}
+    return combines(node) or bool(inside & node.keys())
 
 
 _PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
@@ -271,11 +181,11 @@ _PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def _without_needless_types(schema: Any) -> Any:
+def _without_needless_types(schema: Any, path: str = "#") -> Any:
     """A copy without the `type` of an `enum` or `const` whose values all have it, as pydantic writes it."""
     if not isinstance(schema, dict):
         return schema
-    node = _mapped(schema, _without_needless_types)
+    node = mapped(schema, path, _without_needless_types)
     values = [node["const"]] if "const" in node else node.get("enum", ())
     kinds = node.get("type")
     if values and isinstance(kinds, str) and all(_has_type(value, kinds) for value in values):
@@ -287,54 +197,26 @@ def _has_type(value: Any, kind: str) -> bool:
     return isinstance(value, _PYTHON_TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
 
-def _mapped(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """A copy of a node with each subschema changed."""
-    node = dict(schema)
-    for key in _SINGLES:
-        if key in node:
-            node[key] = change(node[key])
-    for key in _MAPS:
-        if key in node:
-            node[key] = {name: change(child) for name, child in node[key].items()}
-    for key in _LISTS:
-        if key in node:
-            node[key] = [change(child) for child in node[key]]
-    return node
-
-
-def _closed(schema: Any) -> Any:
-    """A copy in which objects that list their properties have no others."""
-    if not isinstance(schema, dict):
-        return schema
-    node = _mapped(schema, _closed)
-    says_more = {"additionalProperties", "patternProperties", "minProperties"} & node.keys()
-    if "properties" in node and not says_more and set(node.get("required", ())) <= node["properties"].keys():
-        node["additionalProperties"] = False
-    return node
-
-
 def with_plain_patterns(schema: Any, path: str = "#") -> Any:
-    """A copy in which every `pattern`, `patternProperties` and most `format`s are regexes of the engine's dialect,
-    and counts are integers."""
+    """A copy in which every `pattern`, `patternProperties` and most `format`s are regexes of the engine's dialect."""
     if not isinstance(schema, dict):
         return schema
-    node: dict[str, Any] = {key: int(value) if _KEYWORDS.get(key) is _COUNT else value for key, value in schema.items()}
-    for key in _SINGLES:
-        if key in node:
-            node[key] = with_plain_patterns(node[key], f"{path}/{key}")
-    for key in _MAPS:
-        if key in node:
-            node[key] = {
-                _plain_pattern(name, f"{path}/{key}") if key == "patternProperties" else name: with_plain_patterns(
-                    child, f"{path}/{key}/{_pointer(name)}"
-                )
-                for name, child in node[key].items()
-            }
-    for key in _LISTS:
-        if key in node:
-            node[key] = [with_plain_patterns(child, f"{path}/{key}/{i}") for i, child in enumerate(node[key])]
+    node = mapped(schema, path, with_plain_patterns)
+    if "patternProperties" in node:
+        place = f"{path}/patternProperties"
+        node["patternProperties"] = {
+            _plain_pattern(name, place): child for name, child in node["patternProperties"].items()
+        }
     if "pattern" in node:
         node["pattern"] = _plain_pattern(node["pattern"], path)
+    if node.get("format") in SILENT_FORMATS:
+        del node["format"]
+    elif node.get("format") in WHOLE_FORMATS:
+        low, high = WHOLE_FORMATS[node.pop("format")]
+        node["allOf"] = [*node.get("allOf", ()), {"minimum": max(low, _LEAST), "maximum": high}]
+    for key in ("minimum", "exclusiveMinimum"):
+        if node.get(key) == -(2**63):
+            node[key] = _LEAST
     if node.get("format") in FORMATS:
         pattern, limit = FORMATS[node.pop("format")]
         if limit is not None:
@@ -351,56 +233,21 @@ def _plain_pattern(pattern: str, path: str) -> str:
     try:
         return pattern_to_rust(pattern)
     except GrammarError as error:
-        raise GrammarError(f"JSON schema at {path} cannot be enforced: {error}") from None
+        raise GrammarError(f"JSON schema at {shown_path(path)} cannot be enforced: {error}") from None
 
 
-def _num_characters(node: dict[str, Any]) -> int:
-    """Of the names and values that the node itself lists."""
-    values = [node["const"]] if "const" in node else node.get("enum", ())
-    return sum(map(len, node.get("properties", ()))) + sum(len(json.dumps(value)) for value in values)
+_CODED = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # characters that JSON has only codes for
 
 
-def _most_forced(root: dict[str, Any], schema: Schema | None, known: dict[int, float]) -> float:
-    """How many characters a value may have to have, at most: infinitely many where it must hold a value like itself.
-    Of alternatives the longest counts, as they may begin alike. For schemas that are otherwise fit for xgrammar."""
-    if not isinstance(schema, dict):
-        return 0
-    if id(schema) not in known:
-        known[id(schema)] = float("inf")  # met again while it is counted: it holds itself
-        values = [schema["const"]] if "const" in schema else schema.get("enum", ())
-        count: float = max((len(json.dumps(value)) for value in values), default=4)
-        properties = schema.get("properties", {})
-        for name in schema.get("required", ()):
-            count += len(json.dumps(name)) + 2 + _most_forced(root, properties.get(name), known)
-        if schema.get("minItems", 0) > 0:
-            count += schema["minItems"] * (1 + _most_forced(root, schema.get("items"), known))
-        others = [*schema.get("anyOf", ()), *([_resolve(root, schema["$ref"])] if "$ref" in schema else [])]
-        known[id(schema)] = count + max((_most_forced(root, other, known) for other in others), default=0)
-    return known[id(schema)]
+def _tells_names_apart(node: dict[str, Any]) -> bool:
+    """Whether further properties may be of other values than those that are named."""
+    named = {"properties", "patternProperties", "required"} & node.keys()
+    return bool(named) and node.get("additionalProperties", True) is not False
 
 
-def _fits_xgrammar(node: dict[str, Any]) -> bool:
-    said = _assertions(node)
-    if said <= {"anyOf"} or said == {"enum"} or said == {"const"}:
-        values = [node["const"]] if "const" in node else node.get("enum", [])
-        return all(isinstance(v, str | int | None) for v in values)
-    if said == {"$ref"}:
-        return any(node["$ref"].startswith(f"#/{key}/") for key in _DEFINITIONS)
-    kind = node.get("type")
-    if said == {"type"}:
-        return True
-    if not isinstance(kind, str) or not said - {"type"} <= _XGRAMMAR_BY_TYPE[kind]:
-        return False
-    if "required" in said and not set(node["required"]) <= node.get("properties", {}).keys():
-        return False  # xgrammar asks for listed properties only
-    if node.get("properties") and node.get("additionalProperties", True) is not False:
-        return False  # xgrammar keeps listed names apart from others byte by byte, and so breaks characters
-    counts = [node[key] for key in ("minItems", "maxItems") if key in node]
-    bounds = [node[key] for key in _XGRAMMAR_BY_TYPE["integer"] if key in node]
-    return all(count <= _MAX_XGRAMMAR_COUNT for count in counts) and all(
-        isinstance(bound, int) and abs(bound) < 2**53 for bound in bounds
-    )
-
-
-def _pointer(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
+def _coded_text(value: Any) -> str | None:
+    """A text in `value` that cannot be written without a code."""
+    if isinstance(value, str):
+        return value if _CODED.search(value) else None
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for each in inner if (found := _coded_text(each)) is not None), None)

@@ -34,6 +34,11 @@ class GrammarVocabulary:
         self.num_words_with_end = -(-(vocab_size + 1) // 32)
         self._eos_bits = self._bits_of(self.eos_ids)
         self._high_bits = self._bits_of(i for i, token in enumerate(self.tokens) if b"\xa0" <= token[:1] <= b"\xbf")
+        written = [i for i, token in enumerate(self.tokens) if token]
+        self._in_order = np.array(
+            sorted(written, key=lambda i: (self.tokens[i][0], len(self.tokens[i]))), dtype=np.int64
+        )
+        self._first = np.array([self.tokens[i][0] for i in written], dtype=np.uint8)
         self._real_bits = np.full(self.num_words, 0xFFFFFFFF, dtype=np.uint32)
         if vocab_size % 32:
             self._real_bits[-1] = (1 << vocab_size % 32) - 1
@@ -52,6 +57,13 @@ class GrammarVocabulary:
         """Take the tokens that would complete a surrogate after byte ED out of the library's `mask`."""
         words = mask.reshape(-1).view(np.uint32)[: self.num_words]
         np.bitwise_and(words, ~self._high_bits, out=words)
+
+    def beginnings(self, bitmask: np.ndarray) -> list[int]:
+        """Of the tokens in `bitmask` (int32 [num_words]), the shortest that begins with each byte: what a grammar makes
+        of them does not depend on the vocabulary."""
+        allowed = np.unpackbits(bitmask.view(np.uint8), bitorder="little")[self._in_order] == 1
+        places = np.unique(self._first[allowed], return_index=True)[1]
+        return [int(token_id) for token_id in self._in_order[allowed][places]]
 
     def new_mask(self) -> np.ndarray:
         """Room for the library's mask: int32 [1, words], one bit a token and one for the virtual end."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 
-from lmnb.errors import EngineClosedError
+from lmnb.errors import EngineClosedError, GenerationError
 from lmnb.runtime.request import Completion, Event, FinishEvent
 
 _WAIT_SECONDS = 0.1  # short waits let a KeyboardInterrupt through on every platform
@@ -33,6 +34,7 @@ class RequestHandle:
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._finished = threading.Event()
         self._last: FinishEvent | None = None
+        self._broken: Exception | None = None  # what the callback has raised
         self._process = os.getpid()
 
     @property
@@ -75,12 +77,25 @@ class RequestHandle:
             raise forked_error()
 
     def publish(self, event: Event) -> None:
-        """Called by the engine thread."""
-        if isinstance(event, FinishEvent):
-            self._last = event
-        if self._on_event is not None:
-            self._on_event(event)
-        else:
+        """Called by the engine thread. A callback that raises is told of nothing more but the end, and its request is
+        cancelled; what it raised is then `result`'s error."""
+        if self._on_event is None:
             self._events.put(event)
+        elif self._broken is None or isinstance(event, FinishEvent):
+            try:
+                self._on_event(event)
+            except Exception as error:
+                self._broken = self._broken or error
+                self._cancel(self.request_id)
         if isinstance(event, FinishEvent):
+            self._last = event if self._broken is None else self._as_broken(event)
             self._finished.set()
+
+    def _as_broken(self, event: FinishEvent) -> FinishEvent:
+        """The end of a request whose callback raised."""
+        error = GenerationError(
+            f"the callback of request {self.request_id} raised {type(self._broken).__name__}: {self._broken}; it must "
+            "not raise, so catch there what may go wrong"
+        )
+        error.__cause__ = self._broken
+        return replace(event, error=event.error or error)

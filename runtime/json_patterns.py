@@ -1,7 +1,7 @@
 """JSON Schema's `pattern` and `format` as regexes in Rust's dialect, whole-match, with the standards' own meaning.
 
 A pattern is ECMA 262's: it searches, `.` matches no line end, `\\d` and `\\w` are ASCII. Formats are those of
-RFC 3339, 4291, 5321 and 1123, without leap seconds, the year 0000 and internationalised host names.
+RFC 3339, 3986, 3987, 4291, 5321, 6570 and 1123, without leap seconds, the year 0000 and internationalised host names.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from lmnb.errors import GrammarError
+from lmnb.runtime.ecma_syntax import Token, beside_properties, has_properties, to_python, to_rust, tokens
 from lmnb.runtime.grammar_regex import Range, RegexRewriter, characters, codes, complement, union
+from lmnb.runtime.ip_patterns import IPV4, IPV6
+from lmnb.runtime.uri_patterns import IRI, IRI_REFERENCE, URI_REFERENCE, URI_TEMPLATE
 
 _ANY = r"[\x{0}-\x{10FFFF}]*"
 _LINE_ENDS: tuple[Range, ...] = ((0xA, 0xA), (0xD, 0xD), (0x2028, 0x2029))
@@ -36,12 +38,10 @@ def pattern_to_rust(pattern: str) -> str:
 
     GrammarError for what neither dialect has, or a mask cannot follow.
     """
-    if re.search(r"\\[pP]\{", pattern):
-        return _with_properties(pattern)
-    if re.search(r"(?<!\\)(\\\\)*\\[AZ]", pattern):
-        raise GrammarError(f"pattern {pattern[:60]!r}: \\A and \\Z are no anchors in JSON Schema; use ^ and $")
-    source = re.sub(r"\(\?<(?![=!])", "(?P<", pattern)
-    source = re.sub(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..", _join_surrogates, source)
+    parts = list(tokens(pattern))
+    if has_properties(parts):
+        return _with_properties(pattern, parts)
+    source = to_python(pattern, parts)
     rewriter = _EcmaRewriter(source)
     return "^(?:" + "|".join(_alternatives(rewriter, *rewriter.parse())) + ")$"
 
@@ -50,18 +50,30 @@ class _EcmaRewriter(RegexRewriter):
     """Classes as ECMA 262 has them."""
 
     def characters(self, op: Any, argument: Any, flags: int) -> tuple[Range, ...]:
-        if op is codes.ANY and not flags & re.DOTALL:
-            return complement(_LINE_ENDS)
-        if op is not codes.IN or flags & re.IGNORECASE:
-            return characters(op, argument, flags | re.ASCII)
-        ranges: list[Range] = []
-        for kind, value in argument:
-            if kind is codes.CATEGORY:
-                ranges.extend(_CATEGORIES[str(value)])
-            elif kind is not codes.NEGATE:
-                ranges.append((value, value) if kind is codes.LITERAL else value)
-        negated = argument[0][0] is codes.NEGATE
-        return complement(union(ranges)) if negated else union(ranges)
+        if op is codes.ANY:
+            return complement(() if flags & re.DOTALL else _LINE_ENDS)
+        if op in (codes.LITERAL, codes.NOT_LITERAL):
+            negated, items = op is codes.NOT_LITERAL, [(codes.LITERAL, argument)]
+        else:
+            negated = argument[0][0] is codes.NEGATE
+            items = argument[1:] if negated else argument
+        ranges = [r for kind, value in items if kind is codes.CATEGORY for r in _CATEGORIES[str(value)]]
+        plain = [item for item in items if item[0] is not codes.CATEGORY]
+        if plain:
+            # Dialects differ in which letters are another's other case: what one of them may leave out is left out.
+            ranges.extend(characters(codes.IN, plain, flags & ~re.ASCII if negated else flags | re.ASCII))
+        return _quotable(complement(union(ranges)) if negated else union(ranges))
+
+
+def _quotable(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+    """Without U+0000, where the library would go wrong: it takes a class that holds all control characters to hold the
+    quotation mark and the backslash, too."""
+    outside = complement(ranges)
+    if any(low <= 0x1F for low, _ in outside) or not any(
+        low <= c <= high for low, high in outside for c in (0x22, 0x5C)
+    ):
+        return ranges
+    return complement([*outside, (0, 0)])
 
 
 def _alternatives(rewriter: _EcmaRewriter, nodes: Sequence[Any], flags: int) -> list[str]:
@@ -87,25 +99,20 @@ def _is_anchor(node: Any, which: Any) -> bool:
     return bool(node[0] is codes.AT and node[1] is which)
 
 
-def _with_properties(pattern: str) -> str:
+def _with_properties(pattern: str, parts: list[Token]) -> str:
     """A pattern with Unicode classes, which Python's parser does not know, goes to Rust's dialect as it is, unless
     something in it means another thing there."""
-    other = re.search(r"\\[dDsSwWbBAZ1-9]|(?<!\\)\.|\(\?", pattern)
-    if other:
-        raise GrammarError(
-            f"pattern {pattern[:60]!r}: {other.group()!r} beside \\p{{...}} cannot be enforced (position "
-            f"{other.start()}); write the characters out"
-        )
-    before, after = "" if pattern.startswith("^") else _ANY, "" if pattern.endswith("$") else _ANY
-    inner = pattern.removeprefix("^").removesuffix("$")
-    if re.search(r"(?<![\\\[])\^|(?<!\\)[$|]", inner):
-        raise GrammarError(f"pattern {pattern[:60]!r}: |, ^ and $ beside \\p{{...}} cannot be enforced; use anyOf")
-    return f"^{before}{inner}{after}$"
-
-
-def _join_surrogates(match: re.Match[str]) -> str:
-    high, low = (int(part, 16) for part in match.group().split("\\u")[1:])
-    return f"\\U{0x10000 + ((high & 0x3FF) << 10) + (low & 0x3FF):08x}"
+    inner = list(parts)
+    starts = bool(inner) and inner[0].text == "^"
+    ends = bool(inner) and inner[-1].text == "$"
+    inner = inner[starts : len(inner) - ends]
+    depth = 0
+    for token in inner:
+        depth += (token.kind == "group") - (token.text == ")")
+        if token.text in ("^", "$") or (token.text == "|" and depth == 0):
+            raise beside_properties(pattern, token, "use anyOf")
+    before, after = "" if starts else _ANY, "" if ends else _ANY
+    return f"^{before}{''.join(to_rust(pattern, token) for token in inner)}{after}$"
 
 
 # Without the year 0000, which RFC 3339 has and no Python date.
@@ -115,23 +122,6 @@ _DATE = (
     r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29)"
 )
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]+)?(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
-_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
-_HEX = "[0-9a-fA-F]{1,4}"
-
-
-def _ipv6() -> str:
-    tail = f"(?:{_HEX}:{_HEX}|{_IPV4})"  # the last 32 bits
-    forms = [f"(?:{_HEX}:){{6}}{tail}"]
-    # `::` stands for what is missing: n groups before it at most, and m behind it.
-    for behind in range(6, -1, -1):
-        after = f"(?:{_HEX}:){{{behind - 2}}}{tail}" if behind >= 2 else _HEX if behind else ""
-        most = 7 - behind
-        before = f"(?:(?:{_HEX}:){{0,{most - 1}}}{_HEX})?" if most else ""
-        forms.append(f"{before}::{after}")
-    return "(?:" + "|".join(forms) + ")"
-
-
 _LETTER, _INNER = "[a-zA-Z0-9]", "[a-zA-Z0-9-]"
 # Up to 63 characters; not two hyphens in the third and fourth place, which only encoded names have.
 _LABEL = (
@@ -142,13 +132,27 @@ _HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
 _ATOM = r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+"
 _QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
 
+# RFC 6901, and the draft on relative ones.
+_POINTER = r"(?:/(?:[^~/]|~[01])*)*"
+_RELATIVE_POINTER = rf"(?:0|[1-9][0-9]*)(?:[+-][1-9][0-9]*)?(?:#|{_POINTER})"
+# RFC 4648, section 4, padded.
+_BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+
 # By format: the regex, and the most characters (None: the regex says it all).
 FORMATS: dict[str, tuple[str, int | None]] = {
     "date": (_DATE, None),
     "time": (_TIME, None),
     "date-time": (f"{_DATE}[Tt]{_TIME}", None),
-    "ipv4": (_IPV4, None),
-    "ipv6": (_ipv6(), None),
+    "ipv4": (IPV4, None),
+    "ipv6": (IPV6, None),
     "hostname": (_HOSTNAME, 253),
-    "email": (rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_HOSTNAME}|\[{_IPV4}\]|\[IPv6:{_ipv6()}\])", 254),
+    "email": (rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_HOSTNAME}|\[{IPV4}\]|\[IPv6:{IPV6}\])", 254),
+    "json-pointer": (_POINTER, None),
+    "relative-json-pointer": (_RELATIVE_POINTER, None),
+    "uri-reference": (URI_REFERENCE, None),
+    "iri": (IRI, None),
+    "iri-reference": (IRI_REFERENCE, None),
+    "uri-template": (URI_TEMPLATE, None),
+    "base64": (_BASE64, None),
+    "byte": (_BASE64, None),
 }

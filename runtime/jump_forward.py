@@ -15,8 +15,9 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
-from lmnb.errors import GrammarError
+from lmnb.runtime.constraint_size import too_large
 from lmnb.runtime.next_bytes import NextBytes
 from lmnb.runtime.request import TokenEvent
 from lmnb.runtime.retokenize import Following, Retokenizer, common_length, ends
@@ -92,30 +93,40 @@ def _whole_characters(data: bytes) -> str | None:
         return data[: error.start].decode()
 
 
-class JumpForward:
-    """Forced text for one engine. `prepare` may be called from any thread, the rest from the engine's only.
+class JumpTables:
+    """What is known of a vocabulary of `vocab_size` tokens, the width of the model's logits. Building it takes a
+    fraction of a second: `prepare`, which may be called from any thread, as often as one likes."""
 
-    `vocab_size`: the width of the model's logits.
-    `enabled`: forced tokens are added at once; else each takes a step, whose mask allows no other. `plain`: neither;
-    masks allow all that the grammar does, and the model chooses how to write what is forced.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, *, enabled: bool, plain: bool = False) -> None:
-        self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
-        self._enabled = enabled
-        self._plain = plain
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._lock = threading.Lock()
-        self._retokenizer: Retokenizer | None = None
-        self._next_bytes: NextBytes | None = None
-        self._blocked = tokenizer.added_ids | tokenizer.special_ids | tokenizer.eos_ids
+        self.retokenizer: Retokenizer | None = None
+        self.next_bytes: NextBytes | None = None
 
     def prepare(self) -> None:
         """Build what is needed, if that has not been done."""
         with self._lock:
-            if self._retokenizer is None:
-                self._next_bytes = NextBytes(self._tokenizer, self._vocab_size)
-                self._retokenizer = Retokenizer(self._tokenizer)
+            if self.retokenizer is None:
+                self.next_bytes = NextBytes(self._tokenizer, self._vocab_size)
+                self.retokenizer = Retokenizer(self._tokenizer, self._vocab_size)
+
+
+class JumpForward:
+    """Forced text for one engine. `prepare` may be called from any thread, the rest from the engine's only.
+
+    `enabled`: forced tokens are added at once; else each takes a step, whose mask allows no other. `plain`: neither;
+    masks allow all that the grammar does, and the model chooses how to write what is forced.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, tables: JumpTables, *, enabled: bool, plain: bool = False) -> None:
+        self._enabled = enabled
+        self._plain = plain
+        self._tables = tables
+        self._blocked = tokenizer.added_ids | tokenizer.special_ids | tokenizer.eos_ids
+
+    def prepare(self) -> None:
+        """Build the tables, if that has not been done."""
+        self._tables.prepare()
 
     def jump(self, sequence: EngineSequence, scheduler: Scheduler) -> TokenEvent | None:
         """Add what the sequence's grammar forces next. The event to publish; None if nothing was added, or if its
@@ -137,39 +148,50 @@ class JumpForward:
 
     def _num_needed(self, sequence: EngineSequence, plan: Jump) -> int:
         """How many of the plan's tokens it takes to spell the replaced ones."""
-        assert self._retokenizer is not None
+        assert self._tables.retokenizer is not None
         ids = sequence.output.token_ids
-        missing = len(self._retokenizer.bytes_of(ids[len(ids) - plan.num_replaced :]))
-        sizes = ends(len(self._retokenizer.bytes_of([token])) for token in plan.token_ids)
+        missing = len(self._tables.retokenizer.bytes_of(ids[len(ids) - plan.num_replaced :]))
+        sizes = ends(len(self._tables.retokenizer.bytes_of([token])) for token in plan.token_ids)
         return next(i for i, size in enumerate(sizes) if size >= missing)
 
     def _apply(self, sequence: EngineSequence, scheduler: Scheduler, replaced: int, new: list[int]) -> TokenEvent:
         """Put `new` in place of the last `replaced` tokens, everywhere."""
-        matcher, output = sequence.matcher, sequence.output
+        matcher, output, constraint = sequence.matcher, sequence.output, sequence.request.sampling.constraint
         assert matcher is not None
-        assert self._retokenizer is not None
+        assert constraint is not None
+        assert self._tables.retokenizer is not None
         matcher.rollback(replaced)
         for token_id in new:
             if not matcher.accept(token_id):
-                raise GrammarError("the grammar refused text that it had forced itself")
+                raise too_large(constraint)
         # The logits of the token before the replaced ones say how likely the first new one is.
         scored = replaced > 0 and sequence.draw.num_logprobs >= 0
         scheduler.rewind(sequence, sequence.num_tokens - replaced - scored)
         kept = len(output.token_ids) - replaced
+        origins = self._origins(output.token_ids[kept:], sequence.origins[kept : kept + replaced], new)
         for token_id in reversed(output.token_ids[kept:]):
             sequence.draw.pop(token_id)
-        text = output.replace(replaced, new, [self._retokenizer.bytes_of([token_id]) for token_id in new])
+        text = output.replace(replaced, new, [self._tables.retokenizer.bytes_of([token_id]) for token_id in new])
         taken = output.token_ids[kept:]  # fewer than `new` if a stop was met
         for token_id in taken:
             sequence.draw.push(token_id)
-        sequence.replace(replaced, taken)
+        sequence.replace(replaced, taken, origins)
         if matcher.is_done():
             text += output.finish("stop")
         return TokenEvent(sequence.id, tuple(taken), text, (), "forced", replaced)
 
+    def _origins(self, old: list[int], origins: bytearray, new: list[int]) -> bytearray:
+        """As `Sequence.origins` of the `new` tokens that stand in for the `old` ones, whose origins are known: forced
+        is what holds no text of a sampled one."""
+        assert self._tables.retokenizer is not None
+        bytes_of = self._tables.retokenizer.bytes_of
+        marks = b"".join(bytes((mark,)) * len(bytes_of([token])) for token, mark in zip(old, origins, strict=True))
+        sizes = ends(len(bytes_of([token])) for token in new)
+        return bytearray(all(marks[start:end]) for start, end in pairwise(sizes))
+
     def _plan(self, sequence: EngineSequence) -> Jump | None:
         params, matcher = sequence.request.sampling, sequence.matcher
-        if matcher is None or self._plain or self._retokenizer is None:
+        if matcher is None or self._plain or self._tables.retokenizer is None:
             return None
         room = params.max_new_tokens - len(sequence.output.token_ids)
         forced = matcher.forced() if room > 0 else b""
@@ -177,13 +199,13 @@ class JumpForward:
             return None
         blocked = self._blocked | frozenset(params.suppress_token_ids)
         following = partial(self._following, sequence, forced)
-        return plan_jump(self._retokenizer, sequence.output.token_ids, forced, blocked, room, following)
+        return plan_jump(self._tables.retokenizer, sequence.output.token_ids, forced, blocked, room, following)
 
     def _following(self, sequence: EngineSequence, forced: bytes) -> Collection[int] | None:
         """What may come behind `forced`. A mask is computed for it, so it counts as the grammar's time."""
-        assert self._next_bytes is not None
+        assert self._tables.next_bytes is not None
         assert sequence.matcher is not None
         began = time.thread_time()
-        found = self._next_bytes.after(sequence.matcher, forced)
+        found = self._tables.next_bytes.after(sequence.matcher, forced)
         sequence.grammar_seconds += time.thread_time() - began
         return found

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lmnb.kernels.fp8 import as_bytes
 from lmnb.runtime.batch import KVLayout
 
 Slots = NDArray[np.int64]
@@ -52,12 +53,14 @@ class KVPool:
         assert end <= self.num_slots, "slots were freed twice"
         self._free[self._num_free : end] = slots
         self._num_free = end
+        if end == self.num_slots:  # neighbours side by side again, as in a new pool: memory is read faster so
+            self._free[::-1].sort(kind="stable")  # quick where most are in order
 
     def copy(self, source: Slots, target: Slots) -> None:
         """Write the keys and values of some slots to others as well."""
         device = self.layout.device
         there, here = torch.from_numpy(source).to(device), torch.from_numpy(target).to(device)
-        for tensor in (*self.keys, *self.values):
+        for tensor in map(as_bytes, (*self.keys, *self.values)):
             tensor[here] = tensor[there]
 
     def check_integrity(self, used: Slots) -> None:

@@ -10,17 +10,18 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-from torch import Tensor
-
 from lmnb.errors import GenerationError, GrammarError, LmnbError
-from lmnb.runtime.batch_builder import BuiltBatch
+from lmnb.runtime.batch_builder import BuiltBatch, PromptSpan
 from lmnb.runtime.begun import take_begun
 from lmnb.runtime.compile_pool import CompilePool
 from lmnb.runtime.config import EngineLimits
+from lmnb.runtime.constraint_size import too_large
 from lmnb.runtime.grammar_protocol import GrammarCompiler, GrammarMatcher
 from lmnb.runtime.handle import RequestHandle
 from lmnb.runtime.jump_forward import JumpForward
 from lmnb.runtime.messages import Compiled, Submit
+from lmnb.runtime.output_stream import OutputStream
+from lmnb.runtime.pending_tokens import SampledTokens
 from lmnb.runtime.request import (
     Completion,
     Constraint,
@@ -32,10 +33,9 @@ from lmnb.runtime.request import (
     TokenLogprob,
 )
 from lmnb.runtime.rows import Row
-from lmnb.runtime.sampler import SampledTokens, SamplerRow, token_logprobs
+from lmnb.runtime.sampler_row import SamplerRow
 from lmnb.runtime.scheduler import Scheduler
 from lmnb.runtime.sequence import Sequence
-from lmnb.runtime.stopping import OutputStream
 from lmnb.runtime.tokenizer import Tokenizer
 
 # Processor time that a request's grammar may take; ordinary ones take some hundredths of a millisecond a token.
@@ -89,6 +89,9 @@ class LiveRequests:
             return  # cancelled meanwhile
         try:
             sequence.matcher = result.result()
+            sampling = sequence.request.sampling
+            if sampling.stop or sampling.stop_regex or sampling.stop_token_ids:
+                sequence.fresh_matcher = sequence.matcher.fork()
             self._begin(sequence)
             if sequence.request.sampling.max_new_tokens > 0 and sequence.id in self._live:
                 self._jump(sequence)
@@ -101,19 +104,22 @@ class LiveRequests:
         if sequence is not None:
             self._finish(sequence, "cancelled")
 
-    def score_prompts(self, built: BuiltBatch, logits: Tensor) -> None:
-        """Keep the log-probabilities of tokens that were known before their logits: the prompt's, and forced ones."""
-        for row, position, start, stop in built.prompt_spans:
-            sequence = row.sequence
-            targets = sequence.tokens[position : position + stop - start].tolist()
-            num_top = sequence.request.sampling.top_logprobs_num
-            for offset, entry in enumerate(token_logprobs(logits[start:stop], targets, num_top)):
-                if sequence.layout.unpredicted(position + offset):
+    def score(self, scored: list[tuple[PromptSpan, list[TokenLogprob]]]) -> None:
+        """Keep the log-probabilities of tokens that were known before their logits: the prompt's, and forced ones. A
+        request whose output was finished with these only has ended."""
+        for span, entries in scored:
+            sequence = span.row.sequence
+            if sequence.id not in self._live:
+                continue  # it ended while this step was on its way
+            for position, entry in enumerate(entries, span.position):
+                if sequence.layout.unpredicted(position):
                     entry = TokenLogprob(entry.token_id, None)
-                if position + offset < sequence.num_prompt:
-                    sequence.input_logprobs[position + offset] = entry
+                if position < sequence.num_prompt:
+                    sequence.input_logprobs[position] = entry
                 else:
                     sequence.score_forced(entry)
+            if sequence.output.finished and sequence.unscored is None:
+                self._end(sequence)
 
     def publish(self, built: BuiltBatch, sampled: SampledTokens) -> None:
         """Append the new tokens, tell the requests, end those that are complete."""
@@ -224,10 +230,11 @@ class LiveRequests:
         sequence.draw.count(token_id)
         text = sequence.output.push(token_id)
         matcher = sequence.matcher
-        began = time.thread_time()
         if matcher is not None and token_id not in sequence.output.end_ids:
+            began = time.thread_time()
             if not matcher.accept(token_id):
-                self.fail(sequence, GrammarError("the grammar refused a token that its own mask had allowed"))
+                assert sequence.request.sampling.constraint is not None
+                self.fail(sequence, too_large(sequence.request.sampling.constraint))
                 return
             if matcher.is_done():
                 text += sequence.output.finish("stop")
@@ -265,14 +272,25 @@ class LiveRequests:
     def _end(self, sequence: Sequence, error: Exception | None = None, *, keep: bool = True) -> None:
         """Publish a request's completion; `settle` then takes it out of the engine. Of many that end in one step,
         none waits for the others' memory to be put in order."""
-        sequence.release_held()
         sequence.drop_pending()
+        sequence.release_held()
         self._ended.append((sequence, keep))
         self._compiling.pop(sequence.id, None)
         self._live.pop(sequence.id, None)
         self.prompt_tokens += sequence.num_prompt + sequence.num_begun
         self.reused_tokens += sequence.cached_tokens or 0
-        sequence.handle.publish(FinishEvent(sequence.completion(), error))
+        sequence.handle.publish(FinishEvent(sequence.completion(is_cut=self._is_cut(sequence)), error))
+
+    def _is_cut(self, sequence: Sequence) -> bool:
+        """Whether a stop ended a constrained text where its grammar would have gone on. What the stop cut from it is
+        no part of it."""
+        matcher, output, eos_ids = sequence.fresh_matcher, sequence.output, self._tokenizer.eos_ids
+        if matcher is None or output.finish_reason != "stop" or output.matched is None or output.matched in eos_ids:
+            return False
+        kept = output.token_ids[: output.num_kept_tokens]
+        rest = output.text[len(self._tokenizer.decode(kept)) :]
+        ids = [*kept, *(self._tokenizer.encode(rest) if rest else ())]
+        return not (all(map(matcher.accept, ids)) and matcher.accept(min(eos_ids)))
 
 
 def _as_ours(cause: Exception) -> Exception:

@@ -1,11 +1,10 @@
-"""Constraints by llguidance: regexes (already in Rust's dialect) and any JSON schema that it can enforce.
+"""Constraints by llguidance: grammars, which `grammar_reading` makes of regexes and JSON schemas too.
 
 llguidance reports errors as states of a matcher, not as exceptions, so every call here is followed by a check.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from functools import partial
 from typing import Any
@@ -14,12 +13,11 @@ import numpy as np
 
 from lmnb.errors import GrammarError, LmnbError
 from lmnb.runtime.compile_pool import give_way
+from lmnb.runtime.grammar_reading import HEADER_LINES, NEEDS_LLGUIDANCE, Reading, refusal, schema_refusal
 from lmnb.runtime.grammar_vocab import GrammarVocabulary
+from lmnb.runtime.request import Constraint
 
-# Without it the library narrows the mask to one tokenization of text that is forced; a mask says what is allowed.
-_HEADER = '%llguidance {"no_forcing": true}\n'
 _MANY_BYTES = 1000  # of text that is forced; far below what takes the library to its limits
-_WHITE_SPACE = r"[ \t\n]{0,16}"  # bounded, so that no model can go on with it for ever
 
 
 class LLGuidanceMatcher:
@@ -41,6 +39,10 @@ class LLGuidanceMatcher:
                 return self._vocabulary.copy_mask(self._mask, bitmask)
         bitmask.fill(0)
         return False
+
+    def is_beyond_limits(self) -> bool:
+        """See `GrammarMatcher.is_beyond_limits`."""
+        return bool(self._matcher.is_error()) and "limit" in self._matcher.get_error().partition("\n")[0]
 
     def accept(self, token_id: int) -> bool:
         """See `GrammarMatcher.accept`. A token that is not allowed changes nothing."""
@@ -91,48 +93,35 @@ class LLGuidanceCompiler:
         try:
             import llguidance
         except ImportError as e:
-            raise LmnbError("regex and JSON constraints need llguidance: pip install llguidance") from e
+            raise LmnbError(NEEDS_LLGUIDANCE) from e
         self._library = llguidance
         self._vocabulary = vocabulary
         # Some 20 ms a mask at most, where ordinary ones take a hundredth of one; beyond that the request fails.
         self._limits = llguidance.LLParserLimits(step_lexer_fuel=200_000, step_max_items=20_000)
         self._tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Vocabulary(vocabulary)))
 
-    def compile_regex(self, regex: str) -> LLGuidanceMatcher | GrammarError:
-        """`regex` in the dialect of Rust's regex crate, without `/`; or why it cannot be enforced."""
-        return self._compile(f"{_HEADER}start: /{regex}/\n")
+    def compile(self, constraint: Constraint, reading: Reading) -> LLGuidanceMatcher:
+        """`reading` is `constraint`'s. GrammarError says what in it cannot be enforced."""
+        assert reading.grammar is not None
+        compiled = self._compile(reading.grammar, tells_lines=reading.tells_lines)
+        if not isinstance(compiled, GrammarError):
+            return compiled
+        if constraint.kind == "json_schema":
+            raise schema_refusal(constraint, compiled, self._why_not)
+        raise refusal(constraint, str(compiled))
 
-    def compile_ebnf(self, source: str) -> LLGuidanceMatcher | GrammarError:
-        """A grammar in Lark's form, or in GBNF's (`root ::= ...`), which is rewritten; or why it cannot be enforced."""
-        if "%llguidance" in source:
-            return GrammarError("%llguidance options are not accepted; leave that line out")
-        if "::=" in source:
-            from llguidance.gbnf_to_lark import gbnf_to_lark
+    def _why_not(self, grammar: str) -> GrammarError | None:
+        compiled = self._compile(grammar)
+        return compiled if isinstance(compiled, GrammarError) else None
 
-            try:
-                source = gbnf_to_lark(source).replace("%llguidance {}", "")
-            except Exception as error:  # the library raises whatever its parser meets
-                return GrammarError(f"it is no GBNF: {error}")
-        return self._compile(f"{_HEADER}{source}\n")
-
-    def compile_json_schema(self, schema: dict[str, Any], *, loose: bool = False) -> LLGuidanceMatcher | GrammarError:
-        """JSON that `schema` allows, compact or with some white space; or why it cannot be enforced."""
-        options: dict[str, Any] = {"item_separator": ",", "key_separator": ":", "lenient": False}
-        if loose:
-            options.update(whitespace_flexible=True, whitespace_pattern=_WHITE_SPACE)
-        else:
-            options["whitespace_flexible"] = False
-        source = json.dumps({**schema, "x-guidance": options}, ensure_ascii=True)
-        return self._compile(f"{_HEADER}start: %json {source}\n")
-
-    def _compile(self, grammar: str) -> LLGuidanceMatcher | GrammarError:
+    def _compile(self, grammar: str, *, tells_lines: bool = False) -> LLGuidanceMatcher | GrammarError:
         make = partial(self._library.LLMatcher, self._tokenizer, grammar, log_level=0, limits=self._limits)
         matcher = give_way(make)
         if matcher.is_error():
-            return GrammarError(_reason(matcher.get_error()))
+            return GrammarError(_reason(matcher.get_error(), tells_lines=tells_lines))
         warnings = matcher.get_grammar_warnings()
         if warnings:  # a warning says that something in the grammar has no effect
-            return GrammarError(_reason(warnings[0]))
+            return GrammarError(_reason(warnings[0], tells_lines=tells_lines))
         return LLGuidanceMatcher(self._vocabulary, matcher)
 
 
@@ -150,12 +139,17 @@ class _Vocabulary:
         return []
 
 
-def _reason(message: str) -> str:
-    """A library's error on one line: without its place in a grammar the user never sees, and without dumps."""
+def _reason(message: str, *, tells_lines: bool) -> str:
+    """A library's error on one line, without dumps, and without its place in a grammar that the user never sees."""
     lines = [line.strip() for line in message.split("<state>")[0].splitlines() if line.strip()]
     text = lines[0] if lines else "no reason given"
     if text.endswith("parse error:") and (errors := [line for line in lines if line.startswith("error:")]):
         text = f"{text} {errors[0].removeprefix('error:').strip()}"
     if "oneOf" in text:  # the option it proposes would accept values that the schema forbids
         return "the alternatives of oneOf may overlap; use anyOf, or tell them apart by a property with a const"
-    return re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", text)
+    text = re.sub(r"^(at \d+\(\d+\): )?failed to compile JSON schema: ", "", text)
+    place = re.match(r"(?:at )?(\d+)\((\d+)\): ", text)
+    if place is None:
+        return text
+    where = f" (line {int(place[1]) - HEADER_LINES}, column {place[2]})" if tells_lines else ""
+    return text[place.end() :] + where

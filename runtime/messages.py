@@ -37,6 +37,11 @@ class Compiled:
 
 
 @dataclass(slots=True)
+class MaskMade:
+    """A mask is there that a step has gone on without."""
+
+
+@dataclass(slots=True)
 class Call:
     """Run a function between two steps."""
 
@@ -49,4 +54,4 @@ class Close:
     """End the thread."""
 
 
-Message = Submit | Cancel | Compiled | Call | Close
+Message = Submit | Cancel | Compiled | MaskMade | Call | Close

@@ -58,8 +58,16 @@ def converted_folder(source: Path, version: int, convert: Callable[[Path, Path],
 def _remove_abandoned(folder: Path) -> None:
     """Delete what processes that were killed while converting left behind, a day or more ago."""
     for path in folder.glob(".*"):
-        if path.is_dir() and time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+        if path.is_dir() and _age(path) > _ABANDONED_SECONDS:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _age(path: Path) -> float:
+    """Seconds since it was changed; 0 if it is gone, which another process may just have seen to."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def fingerprint(path: Path) -> str:

@@ -35,4 +35,6 @@ class NextBytes:
         if not all(copy.accept(self._single.get(byte, -1)) for byte in text) or not copy.fill(mask):
             return None
         allowed = np.unpackbits(mask.view(np.uint8), bitorder="little").view(np.bool_)
-        return (frozenset(np.unique(self._first[allowed]).tolist()) - {-1}) | self._hidden
+        found = np.zeros(257, dtype=np.bool_)  # the last for tokens without bytes
+        found[self._first[allowed]] = True
+        return frozenset(np.flatnonzero(found[:256]).tolist()) | self._hidden

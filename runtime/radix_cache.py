@@ -8,64 +8,21 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from lmnb.runtime.events import CacheEvent, CacheEventKind, CacheSnapshot, EvictReason, NodeSnapshot
+from lmnb.runtime.event_log import EventLog
+from lmnb.runtime.events import CacheEventKind, CacheSnapshot, EvictReason, NodeSnapshot
 from lmnb.runtime.kv_pool import Slots
 from lmnb.runtime.prefix_cache import Insertion, Match, PrefixCache, Tokens, common_prefix
+from lmnb.runtime.radix_node import RadixNode
 from lmnb.runtime.seam_keys import SeamKeys
 
 _NO_TOKENS = np.empty(0, dtype=np.int32)
 _NO_SLOTS = np.empty(0, dtype=np.int64)
-_MAX_RECORDED_EVENTS = 100_000
-
-
-class RadixNode:
-    """One edge of the tree with the node below it: `tokens[i]` has its KV in `slots[i]`. (They are keys: see
-    `SeamKeys`.)"""
-
-    __slots__ = (
-        "children",
-        "end",
-        "hits",
-        "id",
-        "last_access",
-        "locks",
-        "owner",
-        "parent",
-        "pinned",
-        "pins",
-        "slots",
-        "tick",
-        "tokens",
-    )
-
-    def __init__(self, id: int, parent: RadixNode | None, tokens: Tokens, slots: Slots, owner: object) -> None:
-        self.id = id
-        self.parent = parent
-        self.tokens = tokens
-        self.slots = slots
-        self.owner = owner
-        self.children: dict[int, RadixNode] = {}
-        self.end: int = len(tokens) + (parent.end if parent else 0)  # tokens from the root to this node's end
-        self.locks = 0  # what keeps it: requests, and pins
-        self.pinned = False
-        self.pins = 0  # pinned nodes at or below it
-        self.hits = 0
-        self.tick = 0
-        self.last_access = 0.0
-
-    def path(self) -> list[RadixNode]:
-        """This node and those above it, without the root (which is never evicted)."""
-        nodes: list[RadixNode] = []
-        node = self
-        while node.parent is not None:
-            nodes.append(node)
-            node = node.parent
-        return nodes
 
 
 class RadixCache(PrefixCache[RadixNode]):
@@ -75,13 +32,12 @@ class RadixCache(PrefixCache[RadixNode]):
         self.root = RadixNode(0, None, _NO_TOKENS, _NO_SLOTS, None)
         self.seams = SeamKeys()
         self.version = 0  # grows whenever what `peek` says may have changed
-        self.events: deque[CacheEvent] = deque(maxlen=_MAX_RECORDED_EVENTS)
+        self.events = EventLog()
         self._nodes = {0: self.root}
         self._num_tokens = 0
         self._num_evictable = 0
         self._num_pinned = 0
         self._next_id = 1
-        self._next_seq = 0
         self._tick = 0
         # Unlocked leaves by last use. Entries go stale instead of being removed; `_pop_oldest` skips those.
         self._heap: list[tuple[int, int]] = []
@@ -238,7 +194,7 @@ class RadixCache(PrefixCache[RadixNode]):
             for node in self.nodes()
         ]
         return CacheSnapshot(
-            seq=self._next_seq - 1,
+            seq=self.events.next_seq - 1,
             nodes=tuple(nodes),
             pool_tokens=pool_tokens,
             free_tokens=free_tokens,
@@ -265,6 +221,7 @@ class RadixCache(PrefixCache[RadixNode]):
         assert num_tokens == self._num_tokens, f"{num_tokens} tokens in the tree, {self._num_tokens} on the books"
         assert num_evictable == self._num_evictable, f"{num_evictable} evictable, {self._num_evictable} on the books"
         assert num_pinned == self._num_pinned, f"{num_pinned} pinned, {self._num_pinned} on the books"
+        self.seams.check_integrity(node.tokens for node in self.nodes())
         offered = {id for _, id in self._heap}
         for node in self.nodes():
             if node.locks == 0 and not node.children:
@@ -332,6 +289,7 @@ class RadixCache(PrefixCache[RadixNode]):
 
     def _grow(self, node: RadixNode, tokens: Tokens) -> None:
         node.tick, node.last_access = self._tick, time.time()
+        self.seams.hold(tokens)
         self._num_tokens += len(tokens)
         self._num_evictable += len(tokens) if node.locks == 0 else 0
         self.version += 1
@@ -354,6 +312,7 @@ class RadixCache(PrefixCache[RadixNode]):
         count = len(node.tokens)
         self._num_tokens -= count
         self._num_evictable -= count
+        self.seams.release(node.tokens)
         self.version += 1
         self._record("evict", node, num_tokens=count, owner=node.owner, reason=reason, beneficiary=beneficiary)
         self._offer(parent)
@@ -387,19 +346,6 @@ class RadixCache(PrefixCache[RadixNode]):
                 return node
         return None
 
-    def _record(
-        self,
-        kind: CacheEventKind,
-        node: RadixNode,
-        *,
-        child: int = 0,
-        num_tokens: int = 0,
-        token_ids: tuple[int, ...] = (),
-        owner: object = None,
-        reason: EvictReason | None = None,
-        beneficiary: object = None,
-    ) -> None:
-        parent = node.parent.id if node.parent else 0
-        what = (kind, node.id, parent, child, num_tokens, token_ids, owner, reason, beneficiary)
-        self.events.append(CacheEvent(self._next_seq, time.time(), *what))
-        self._next_seq += 1
+    def _record(self, kind: CacheEventKind, node: RadixNode, **what: Any) -> None:
+        """See `EventLog.record`."""
+        self.events.record(kind, node.id, parent=node.parent.id if node.parent else 0, **what)

@@ -180,7 +180,8 @@ class Request:
 class TokenLogprob:
     """Log-probability (natural log, of the model's raw distribution) of one token, with the likeliest others.
 
-    `masked`: the same among the tokens that a constraint allowed there; 0 for a token that it forced.
+    `masked`: the same among the tokens that a constraint allowed there; 0 for a token that it forced; None without a
+    constraint, and for a token that holds both sampled and forced text, as no mask was made for it.
     """
 
     token_id: int
@@ -225,9 +226,10 @@ class Completion:
     first_token_seconds: float | None = None  # from submit to the first token
     total_seconds: float = 0.0
     num_preemptions: int = 0
-    num_forced_tokens: int = 0  # of `token_ids`, added without sampling because the grammar forced them
+    num_forced_tokens: int = 0  # of `token_ids`: nothing of their text was sampled, as the grammar forced it
     num_steps: int = 0  # sampled tokens: one step each
     grammar_engine: str | None = None
+    is_cut: bool = False  # a stop string or token ended the text before it was all that its constraint asks for
     num_begun_tokens: int = 0  # of `token_ids`, given with the request; they have no log-probabilities here
 
     @property

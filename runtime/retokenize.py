@@ -24,11 +24,17 @@ _CONTRACTION = 3  # characters of the longest one, 'll, apostrophe included
 class Retokenizer:
     """Immutable after construction, so that threads may share it. Building it takes a fraction of a second."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None) -> None:
+        """`vocab_size`: how many of the tokens the model knows, by default all; texts that need others have none."""
         self._tokenizer = tokenizer
-        self._bytes = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
+        known = tokenizer.vocab_size if vocab_size is None else min(vocab_size, tokenizer.vocab_size)
+        self._bytes = [tokenizer.token_bytes(i) for i in range(known)]
         # Data never yields an added token, but for the runs of white space that some models keep as such.
-        hidden = {i for i in tokenizer.added_ids if self._bytes[i].strip()} | tokenizer.special_ids | tokenizer.eos_ids
+        hidden = (
+            {i for i in tokenizer.added_ids if tokenizer.token_bytes(i).strip()}
+            | tokenizer.special_ids
+            | tokenizer.eos_ids
+        )
         self._sorted = sorted({data for i, data in enumerate(self._bytes) if data and i not in hidden})
         self._longest = max(map(len, self._sorted), default=0)
         self._joined = _neighbours(self._sorted)
@@ -40,7 +46,7 @@ class Retokenizer:
         self._anchor_ids = tokenizer.encode(self._anchor) if puts_space else []
 
     def bytes_of(self, ids: Sequence[int]) -> bytes:
-        """The bytes of `ids`, end to end; a padded vocabulary's ids stand for nothing."""
+        """The bytes of `ids`, end to end; ids that tokenizer or model do not know stand for nothing."""
         known = len(self._bytes)
         return b"".join([self._bytes[i] for i in ids if i < known])
 

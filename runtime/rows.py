@@ -33,6 +33,12 @@ class Row(NamedTuple):
         return self.end == self.sequence.num_tokens
 
     @property
+    def leads_on(self) -> bool:
+        """A token is chosen from its last one's logits."""
+        sequence = self.sequence
+        return self.is_last and sequence.request.sampling.max_new_tokens > 0 and not sequence.output.finished
+
+    @property
     def is_single(self) -> bool:
         """One token that sees the whole sequence before it, all of which was computed by earlier steps."""
         sequence = self.sequence
@@ -42,6 +48,15 @@ class Row(NamedTuple):
     def kv_len(self) -> int:
         """How many tokens its last one sees, itself included."""
         return self.column + self.end - self.start
+
+
+def one_token_rows(rows: list[Row]) -> list[Row]:
+    """Each token of `rows` as a row of its own."""
+    return [
+        Row(row.sequence, at, at + 1, row.place, row.column + at - row.start)
+        for row in rows
+        for at in range(row.start, row.end)
+    ]
 
 
 class RowMaker:
@@ -116,19 +131,22 @@ class RowMaker:
     def _copy(self, sequence: Sequence, keys: Tokens, start: int) -> int:
         """Copy what the tree has of `keys` from `start` on to the sequence's next tokens. Returns how many."""
         match = self._cache.acquire(keys)
-        wanted = max(0, len(match.slots) - start)
-        make_room(self._pool, self._cache, wanted, sequence)
-        count = min(wanted, self._pool.num_free)
-        if count:
+        try:
+            wanted = max(0, len(match.slots) - start)
+            make_room(self._pool, self._cache, wanted, sequence)
+            count = min(wanted, self._pool.num_free)
+            if not count:
+                return 0
             self.has_copied = True
             slots = self._pool.alloc(count)
-            self._pool.copy(match.slots[start : start + count], slots)
             self._table.write(sequence.row, sequence.num_slots, slots)
-            sequence.num_slots += count
+            sequence.num_slots += count  # the sequence's own from here on, whatever becomes of the copy
+            self._pool.copy(match.slots[start : start + count], slots)
             self._cache.record_hit(match.node, count, sequence.request.owner)
-            if sequence.num_preemptions == 0:
-                sequence.cached_tokens = (sequence.cached_tokens or 0) + count
-        self._cache.release(match.node)
+        finally:
+            self._cache.release(match.node)
+        if sequence.num_preemptions == 0:
+            sequence.cached_tokens = (sequence.cached_tokens or 0) + count
         return count
 
 

@@ -6,155 +6,19 @@ its parameters, what was generated so far, and the mask of this step. It changes
 
 from __future__ import annotations
 
-import math
-import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lmnb.errors import GenerationError, GrammarError
-from lmnb.runtime.request import SamplingParams, TokenLogprob
+from lmnb.kernels.masked_scores import forbid_masked, likeliest, unpack_bitmask
+from lmnb.runtime.logprobs import allowed_logsumexp, pack_scores
+from lmnb.runtime.pending_tokens import PendingTokens, SampledTokens, rows_asking
+from lmnb.runtime.request import SamplingParams
+from lmnb.runtime.sampler_row import SamplerRow
 
-_BLOCK = 64  # uniforms made at once; any multiple of 4, the generator's own block
 _FIRST_CANDIDATES = 1024  # likeliest tokens looked at before a whole row is sorted (sorting costs 30 times more)
-
-
-def fresh_seed() -> int:
-    """A random seed for a request that named none: 63 bits, from the operating system."""
-    return secrets.randbits(63)
-
-
-class UniformStream:
-    """Numbers in [0, 1) that depend on (seed, step) alone: Philox 4x64, keyed by the seed, with the step as counter.
-
-    J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._key = seed % 2**128
-        self._start = -1
-        self._block: list[float] = []
-
-    def __getitem__(self, step: int) -> float:
-        start = step - step % _BLOCK
-        if start != self._start:
-            # The generator yields four numbers a count, so a block starts at count start / 4.
-            bits = np.random.Philox(key=self._key, counter=start // 4)
-            self._block = np.random.Generator(bits).random(_BLOCK).tolist()
-            self._start = start
-        return self._block[step - start]
-
-
-class SamplerRow:
-    """One request as the sampler sees it.
-
-    `end_ids`: the tokens that end this request (`stopping.end_token_ids`). Tell it each token that becomes
-    part of the request with `push`; set `bitmask` (int32 words, see `GrammarMatcher.fill`) before a step
-    that is constrained and None before one that is not.
-    """
-
-    def __init__(self, params: SamplingParams, *, seed: int, end_ids: frozenset[int] = frozenset()) -> None:
-        self.params = params
-        self.seed = seed
-        self.step = 0  # generated tokens so far: the counter of the next draw
-        self.bitmask: np.ndarray | None = None
-        self.counts: dict[int, int] = {}  # kept only if a penalty asks for it
-        self.has_penalties = (
-            params.frequency_penalty != 0 or params.presence_penalty != 0 or params.repetition_penalty != 1
-        )
-        self.ends = np.array(sorted(end_ids), dtype=np.int64)
-        self.suppressed = np.array(sorted(set(params.suppress_token_ids) - end_ids), dtype=np.int64)
-        self.is_greedy = params.temperature == 0 or params.top_k == 1
-        self.uniforms = UniformStream(seed)
-
-    def push(self, token_id: int) -> None:
-        """One generated token: `advance` and `count` together."""
-        self.advance()
-        self.count(token_id)
-
-    def advance(self) -> None:
-        """A token has been drawn, known or not."""
-        self.step += 1
-
-    def count(self, token_id: int) -> None:
-        """Let penalties see a token that was drawn."""
-        if self.has_penalties:
-            self.counts[token_id] = self.counts.get(token_id, 0) + 1
-
-    def pop(self, token_id: int) -> None:
-        """Take the last `push` back."""
-        self.step -= 1
-        if self.has_penalties:
-            self.counts[token_id] -= 1
-            if not self.counts[token_id]:
-                del self.counts[token_id]
-
-    @property
-    def bans_end(self) -> bool:
-        """Whether `min_new_tokens` still holds end tokens back."""
-        return self.step < self.params.min_new_tokens and len(self.ends) > 0
-
-    @property
-    def needs_last_token(self) -> bool:
-        """Whether the next draw depends on which token came last, on this side of the device."""
-        return self.has_penalties or self.num_logprobs >= 0
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the likeliest token is taken as it is."""
-        edits = self.has_penalties or self.bans_end or len(self.suppressed) > 0 or self.bitmask is not None
-        return self.is_greedy and not edits
-
-    @property
-    def num_logprobs(self) -> int:
-        """How many of the likeliest tokens to report beside the chosen one; -1 if no log-probabilities are asked."""
-        params = self.params
-        return params.top_logprobs_num if params.return_logprob or params.top_logprobs_num else -1
-
-
-@dataclass(frozen=True, slots=True)
-class SampledTokens:
-    """What one step chose, row by row. A row that failed has token id -1 and its error; the others stand."""
-
-    token_ids: list[int]
-    logprobs: list[TokenLogprob | None]  # None for rows that did not ask
-    errors: dict[int, Exception] = field(default_factory=dict)  # by row
-
-
-class PendingTokens:
-    """What a step chose, on its way from the device. `chosen`: the ids there, [R]."""
-
-    def __init__(self, packed: Tensor, logits: Tensor, rows: Sequence[SamplerRow]) -> None:
-        self.chosen = packed[0]
-        self._logits, self._rows = logits, rows
-        self._host = packed
-        self._event: torch.cuda.Event | None = None
-        if packed.is_cuda:
-            self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
-            self._host.copy_(packed, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether `read` would not have to wait."""
-        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
-
-    @torch.inference_mode()
-    def read(self) -> SampledTokens:
-        """Wait for the device."""
-        if self._event is not None:
-            self._event.synchronize()
-        rows = self._rows
-        token_ids: list[int] = self._host[0].tolist()
-        best = self._host[1].view(torch.float32).tolist()
-        errors = {i: _row_error(rows[i], value) for i, value in enumerate(best) if not math.isfinite(value)}
-        for i in errors:
-            token_ids[i] = -1
-        return SampledTokens(token_ids, _row_logprobs(self._logits, rows, token_ids), errors)
 
 
 class Sampler:
@@ -182,35 +46,16 @@ class Sampler:
     @torch.inference_mode()
     def launch(self, logits: Tensor, rows: Sequence[SamplerRow]) -> PendingTokens:
         """`sample`, without waiting for the device. `logits` may be of any floating dtype; there is a row at least."""
-        scores = _edited(logits[:, : self.num_tokens].float(), rows)
-        chosen = scores.argmax(dim=-1)
-        best = scores.gather(1, chosen[:, None]).squeeze(1)
+        scores = logits[:, : self.num_tokens].float()
+        if all(row.is_greedy and not row.has_edits for row in rows):
+            chosen, best = likeliest(scores, [row.bitmask for row in rows])
+        else:
+            scores = _edited(scores, rows)
+            chosen, best = likeliest(scores, [None] * len(rows))
         for block in _blocks([i for i, row in enumerate(rows) if not row.is_greedy], logits.device):
             chosen[block] = _draw(scores[block], [rows[i] for i in block])
         packed = torch.stack((chosen.int(), best.view(torch.int32)))
-        return PendingTokens(packed, logits, rows)
-
-
-def token_logprobs(logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprob]:
-    """Log-probability of `token_ids[i]` under `logits[i]` (float32 [N, V]), and of the `num_top` likeliest tokens."""
-    if not token_ids:
-        return []
-    logprobs = logits.log_softmax(dim=-1, dtype=torch.float32)
-    wanted = torch.tensor(list(token_ids), device=logits.device)
-    own = logprobs.gather(1, wanted[:, None]).squeeze(1).tolist()
-    top_values, top_ids = logprobs.topk(min(num_top, logits.shape[1]), dim=-1)
-    tops = [tuple(zip(*pair, strict=True)) for pair in zip(top_ids.tolist(), top_values.tolist(), strict=True)]
-    return [TokenLogprob(*fields) for fields in zip(token_ids, own, tops, strict=True)]
-
-
-def unpack_bitmask(bitmask: np.ndarray, num_tokens: int, device: torch.device) -> Tensor:
-    """Bool [R, num_tokens], true where the bit of the token is set, from int32 words [R, W] (bit i of word j is
-    token 32 j + i). Tokens beyond the words are false."""
-    octets = torch.from_numpy(np.ascontiguousarray(bitmask).view(np.uint8)).to(device)
-    weights = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=device)
-    allowed = (octets.unsqueeze(-1) & weights).ne(0).view(len(bitmask), -1)[:, :num_tokens]
-    missing = num_tokens - allowed.shape[1]
-    return torch.nn.functional.pad(allowed, (0, missing)) if missing else allowed
+        return PendingTokens(packed, rows, _scores(logits, rows, chosen, scores.shape[1]))
 
 
 def _blocks(rows: list[int], device: torch.device) -> list[list[int]]:
@@ -220,15 +65,11 @@ def _blocks(rows: list[int], device: torch.device) -> list[list[int]]:
 
 def _edited(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
     """Logits after penalties and masks; the same tensor if no row has any."""
-    if not any(row.has_penalties or row.bans_end or len(row.suppressed) or row.bitmask is not None for row in rows):
+    if not any(row.has_edits or row.bitmask is not None for row in rows):
         return logits
     scores = logits.clone()
-    num_tokens = scores.shape[1]
     _apply_penalties(scores, rows)
-    masks = {i: row.bitmask for i, row in enumerate(rows) if row.bitmask is not None}
-    for block in _blocks([*masks], scores.device):
-        allowed = unpack_bitmask(np.stack([masks[i] for i in block]), num_tokens, scores.device)
-        scores[block] = scores[block].masked_fill_(~allowed, -torch.inf)
+    forbid_masked(scores, [row.bitmask for row in rows])
     _forbid(scores, [(i, row.suppressed) for i, row in enumerate(rows) if len(row.suppressed)])
     _ban_ends(scores, rows)
     return scores
@@ -236,7 +77,7 @@ def _edited(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
 
 def _apply_penalties(scores: Tensor, rows: Sequence[SamplerRow]) -> None:
     """In place, and only where a token was generated before."""
-    hits = [(i, token, n) for i, row in enumerate(rows) for token, n in row.counts.items() if token < scores.shape[1]]
+    hits = [(i, token, n) for i, row in enumerate(rows) for token, n in row.counts if token < scores.shape[1]]
     if not hits:
         return
     row_index, token_index, counts = (torch.tensor(column, device=scores.device) for column in zip(*hits, strict=True))
@@ -337,41 +178,16 @@ def _top_p_threshold(mass: Tensor, limit: Tensor, settled: Tensor, floor: Tensor
     return torch.where(reached[:, -1:], likeliest.gather(1, position), 0)
 
 
-def _row_error(row: SamplerRow, best: float) -> Exception:
-    if best != -np.inf:
-        return GenerationError("the model's logits are not finite numbers; load it in another dtype")
-    if row.bitmask is not None:
-        return GrammarError(
-            "the constraint leaves no token that may come next: it contradicts itself or suppressed tokens, or it "
-            "grew too complex; simplify it"
-        )
-    return GenerationError("every token is suppressed or banned; suppress fewer tokens")
-
-
-def _row_logprobs(logits: Tensor, rows: Sequence[SamplerRow], token_ids: Sequence[int]) -> list[TokenLogprob | None]:
-    out: list[TokenLogprob | None] = [None] * len(rows)
-    asking = [i for i, row in enumerate(rows) if row.num_logprobs >= 0 and token_ids[i] >= 0]
-    if asking:
-        raw = logits[torch.tensor(asking, device=logits.device)]
-        found = token_logprobs(raw, [token_ids[i] for i in asking], max(rows[i].num_logprobs for i in asking))
-        for i, entry in zip(asking, found, strict=True):
-            out[i] = TokenLogprob(entry.token_id, entry.logprob, entry.top[: rows[i].num_logprobs])
-        _add_masked(logits, rows, out)
-    return out
-
-
-def _add_masked(logits: Tensor, rows: Sequence[SamplerRow], entries: list[TokenLogprob | None]) -> None:
-    """What the chosen tokens' log-probabilities are among the tokens that the rows' masks allow."""
-    masked = [i for i, row in enumerate(rows) if row.bitmask is not None and entries[i] is not None]
+def _scores(logits: Tensor, rows: Sequence[SamplerRow], chosen: Tensor, num_tokens: int) -> Tensor | None:
+    """Log-probabilities of the chosen tokens of the rows that ask, see `pack_scores`."""
+    asking = rows_asking(rows)
+    if not asking:
+        return None
+    raw = logits[asking]
+    allowed = torch.full((len(asking),), torch.nan, device=logits.device)
+    masked = [i for i, row in enumerate(asking) if rows[row].bitmask is not None]
     for block in _blocks(masked, logits.device):
-        raw = logits[torch.tensor(block, device=logits.device)].float()
-        masks = np.stack([mask for i in block if (mask := rows[i].bitmask) is not None])
-        allowed = unpack_bitmask(masks, raw.shape[1], raw.device)
-        share = (raw.masked_fill(~allowed, -torch.inf).logsumexp(dim=-1) - raw.logsumexp(dim=-1)).tolist()
-        alone = (allowed.sum(dim=-1) == 1).tolist()
-        for i, log_share, is_alone in zip(block, share, alone, strict=True):
-            entry = entries[i]
-            assert entry is not None
-            if entry.logprob is not None:
-                after = 0.0 if is_alone else min(0.0, entry.logprob - log_share)
-                entries[i] = replace(entry, masked=after)
+        masks = np.stack([mask for i in block if (mask := rows[asking[i]].bitmask) is not None])
+        unpacked = unpack_bitmask(masks, num_tokens, raw.device)
+        allowed[block] = allowed_logsumexp(raw[block][:, :num_tokens], unpacked)
+    return pack_scores(raw, chosen[asking], max(rows[i].num_logprobs for i in asking), allowed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect
+from contextlib import suppress
 
 import numpy as np
 
@@ -15,13 +16,16 @@ from lmnb.runtime.config import EngineLimits
 from lmnb.runtime.kv_pool import KVPool
 from lmnb.runtime.prefills import Prefills
 from lmnb.runtime.prefix_cache import Match
-from lmnb.runtime.radix_cache import RadixCache, RadixNode
+from lmnb.runtime.radix_cache import RadixCache
+from lmnb.runtime.radix_node import RadixNode
 from lmnb.runtime.rows import MAX_BRANCH_ROWS, Row, RowMaker, make_room
 from lmnb.runtime.sequence import Sequence
 from lmnb.runtime.slot_table import SlotTable
 
 # Slots kept free for each running sequence when another is admitted, so that it is not preempted at once.
 _DECODE_RESERVE = 16
+# Of those that wait, so many are looked at, those that came first: looking through thousands takes longer than a step.
+_MOST_LOOKED_AT = 256
 
 
 class Scheduler:
@@ -33,8 +37,9 @@ class Scheduler:
         self.cache = cache
         self.table = SlotTable(limits.max_running, pool.num_slots, num_extra=MAX_BRANCH_ROWS)
         self.rows = RowMaker(pool, self.table, cache)
-        self.waiting: list[Sequence] = []
+        self.waiting: list[Sequence] = []  # as they came; those that were put back before all others
         self.running: list[Sequence] = []  # admitted, oldest admission first
+        self.is_idle = False  # after `schedule`: it has found nothing to do
         self.starved: Sequence | None = None  # after `schedule`: it alone is left, and pins hold what it needs
         self.seconds = 0.0  # spent here: the radix tree and slot bookkeeping
         self._preempted = False
@@ -58,17 +63,18 @@ class Scheduler:
         """The next step's rows, one-token rows first; their slots are allocated and in the table. `ahead`: another
         step's tokens are still on their way, so nothing is preempted."""
         began = time.perf_counter()
-        self._preempted = False
+        self._preempted = self.is_idle = False
         self.rows.begin()
         self._suspect = None
         rows = self._decode_rows()
         rows += self._prefill_rows(self.limits.prefill_chunk)
-        while not rows and len(self.running) > 1 and not ahead:
+        while not rows and len(self.running) > 1 and not ahead and not all(each.is_decoding for each in self.running):
             self._preempt(self.running[-1])  # partial prefills hold all the memory: one must yield
             rows = self._prefill_rows(self.limits.prefill_chunk)
         rows.sort(key=lambda row: not row.is_single)
-        idle = not (rows or ahead or self._preempted or self.rows.has_copied)
-        self.starved = self._find_starved() if idle else None
+        self.is_idle = not (rows or ahead or self._preempted or self.rows.has_copied)
+        self.starved = self._find_starved() if self.is_idle else None
+        self._suspect = None
         self.seconds += time.perf_counter() - began
         return rows
 
@@ -79,7 +85,8 @@ class Scheduler:
             if sequence.num_slots > sequence.num_computed:
                 self._free_slots(sequence, sequence.num_computed)
         self.waiting = [sequence for sequence in self.waiting if sequence.row < 0]
-        return self._suspect
+        suspect, self._suspect = self._suspect, None
+        return suspect
 
     def complete(self, rows: list[Row]) -> None:
         """The rows' KV has been written: let others share what belongs to prompts."""
@@ -93,9 +100,10 @@ class Scheduler:
     def finish(self, sequence: Sequence, *, keep: bool = True) -> None:
         """The sequence is over. `keep`: its KV is sound and stays in the cache."""
         began = time.perf_counter()
-        if sequence in self.waiting:
-            self.waiting.remove(sequence)
-        if sequence in self.running:
+        if sequence.row < 0:
+            with suppress(ValueError):  # it may not have come so far
+                self.waiting.remove(sequence)
+        else:
             self.running.remove(sequence)
             self._leave(sequence, keep=keep)
         self.seconds += time.perf_counter() - began
@@ -186,7 +194,7 @@ class Scheduler:
                 budget -= self._add_rows(rows, sequence, budget)
         if self._preempted:
             return rows  # memory is short: let the running ones finish first
-        if self.waiting:
+        if self.waiting and budget > 0 and len(self.running) < self.limits.max_running:
             self._admit_rows(rows, budget)
         return rows
 
@@ -207,7 +215,7 @@ class Scheduler:
         if admitted:
             admitted.sort()
             self.waiting = [sequence for sequence in self.waiting if sequence.row < 0]
-            for sequence in self.waiting:
+            for sequence in self._first_waiting():
                 sequence.num_bypassed += len(admitted) - bisect(admitted, sequence.id)
 
     def _add_rows(self, rows: list[Row], sequence: Sequence, budget: int) -> int:
@@ -221,7 +229,10 @@ class Scheduler:
             patient = sequence.num_bypassed < self.limits.max_bypass
             return (patient, -self._peek(sequence) if patient else 0, sequence.id)
 
-        return sorted(self.waiting, key=key)
+        return sorted(self._first_waiting(), key=key)
+
+    def _first_waiting(self) -> list[Sequence]:
+        return self.waiting[:_MOST_LOOKED_AT]
 
     def _peek(self, sequence: Sequence) -> int:
         self._suspect = sequence
@@ -281,7 +292,7 @@ class Scheduler:
 
     def _find_starved(self) -> Sequence | None:
         """There is no row to compute: who waits for slots that only an unpin can give?"""
-        if not self.cache.num_pinned:
+        if not self.cache.num_pinned or any(each.awaits_choice for each in self.running):
             return None
         if self.running:
             return None if self.pool.num_free + self.cache.num_evictable else self.running[0]
@@ -301,7 +312,7 @@ class Scheduler:
         sequence.num_preemptions += 1
         sequence.num_bypassed = self.limits.max_bypass  # it has waited its turn already
         sequence.peeked = (-1, 0)  # it has more tokens than when it was looked up
-        self.waiting.append(sequence)
+        self.waiting.insert(0, sequence)
 
     def _leave(self, sequence: Sequence, *, keep: bool) -> None:
         """Give up row, slots and lock."""

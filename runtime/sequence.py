@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.handle import RequestHandle
+from lmnb.runtime.mask_state import MaskState
+from lmnb.runtime.output_stream import OutputStream
 from lmnb.runtime.prefix_cache import Tokens
-from lmnb.runtime.radix_cache import RadixNode
+from lmnb.runtime.radix_node import RadixNode
 from lmnb.runtime.request import Completion, Request, TokenEvent, TokenLogprob
-from lmnb.runtime.sampler import SamplerRow
+from lmnb.runtime.sampler_row import SamplerRow
 from lmnb.runtime.seam_keys import SeamKeys
-from lmnb.runtime.stopping import OutputStream
 
 
 class Sequence:
@@ -36,10 +37,12 @@ class Sequence:
         self.output = output
         self.draw = draw
         self.matcher: GrammarMatcher | None = None
-        self.origins = bytearray()  # of each generated token: whether it was forced
+        self.fresh_matcher: GrammarMatcher | None = None  # at the start, where stops may cut what it asks for
+        self.origins = bytearray()  # of each generated token: whether all of its text was forced
         self.num_begun = 0  # generated tokens that came with the request
         self.num_sampled = 0  # tokens that took a step each, replaced ones included
         self.grammar_seconds = 0.0  # processor time that its grammar has taken
+        self.mask = MaskState.NONE  # of its next choice
         self.next_token: int | None = None  # the one token that the next step may choose
         self.unscored: int | None = None  # the first forced token whose log-probability is still to come
         self.held: TokenEvent | None = None  # tells of forced tokens, once their log-probabilities are there
@@ -103,6 +106,26 @@ class Sequence:
         return self.num_computed < self.num_tokens and self.num_generated < self.request.sampling.max_new_tokens
 
     @property
+    def awaits_choice(self) -> bool:
+        """Whether all its tokens are computed and the next one is not even on its way: its mask is late."""
+        return self.num_computed == self.num_tokens
+
+    @property
+    def num_known(self) -> int:
+        """How many of its tokens are not on their way."""
+        return self.num_tokens - self.num_pending
+
+    @property
+    def choice_needs_tokens(self) -> bool:
+        """Whether choosing its next token takes its tokens themselves, not only what the model says behind them."""
+        return self.matcher is not None or self.draw.has_penalties
+
+    @property
+    def grammar_pace(self) -> float:
+        """Seconds of processor time that its grammar takes for a token."""
+        return self.grammar_seconds / (self.num_sampled + 1)
+
+    @property
     def num_generated(self) -> int:
         return self.num_tokens - self.num_prompt
 
@@ -133,7 +156,7 @@ class Sequence:
 
     def land(self, token_id: int) -> None:
         """The oldest expected token is known."""
-        self._tokens[self.num_tokens - self.num_pending] = token_id
+        self._tokens[self.num_known] = token_id
         self.num_pending -= 1
 
     def drop_pending(self) -> None:
@@ -143,23 +166,25 @@ class Sequence:
         self.num_pending = 0
         self.num_computed = min(self.num_computed, self.num_tokens)
 
-    def replace(self, num_replaced: int, token_ids: Iterable[int]) -> None:
-        """Put tokens that were not sampled in place of the last generated ones. What is not computed is computed
-        in one go, as a prompt is. The KV of what goes must have been given up."""
+    def replace(self, num_replaced: int, token_ids: Iterable[int], origins: bytearray) -> None:
+        """Put tokens that were not sampled in place of the last generated ones; `origins` has theirs, and may be
+        longer. What is not computed is computed in one go, as a prompt is. The KV of what goes must have been given
+        up."""
         self.num_tokens -= num_replaced
         del self.origins[self.num_generated :]
         del self.logprobs[max(0, len(self.logprobs) - num_replaced) :]
-        for token_id in token_ids:
-            self.append(token_id, forced=True)
+        for token_id, forced in zip(token_ids, origins, strict=False):
+            self.append(token_id, forced=bool(forced))
         known = self.num_tokens - self.num_computed > 1
         self.prefill_end = self.num_tokens if known else min(self.prefill_end, self.num_computed)
 
     def score_forced(self, entry: TokenLogprob) -> None:
-        """The log-probability of the next forced token. With the last one, all of them are told."""
+        """The log-probability of the next token that a jump added. With the last one, all of them are told."""
         assert self.unscored is not None
-        self.logprobs.append(replace(entry, masked=0.0))
+        forced = self.origins[self.unscored - self.num_prompt]
+        self.logprobs.append(replace(entry, masked=0.0 if forced else None))
         self.unscored += 1
-        if self.unscored == self.num_tokens:
+        if self.unscored == self.num_known:
             self.release_held()
 
     def release_held(self) -> None:
@@ -167,12 +192,12 @@ class Sequence:
         if self.held is None or self.unscored is None:
             return
         event, self.held = self.held, None
-        rest = [TokenLogprob(int(token_id), None) for token_id in self.tokens[self.unscored :]]
+        rest = [TokenLogprob(int(token_id), None) for token_id in self.tokens[self.unscored : self.num_known]]
         self.unscored = None
         self.logprobs.extend(rest)
         self.handle.publish(replace(event, logprobs=tuple(self.logprobs[-len(event.token_ids) :])))
 
-    def completion(self) -> Completion:
+    def completion(self, *, is_cut: bool = False) -> Completion:
         """What it has produced; its output must be finished."""
         output = self.output
         assert output.finish_reason is not None
@@ -198,5 +223,6 @@ class Sequence:
             num_steps=self.num_sampled,
             grammar_engine=self.matcher.engine if self.matcher is not None else None,
             num_preemptions=self.num_preemptions,
+            is_cut=is_cut,
             num_begun_tokens=self.num_begun,
         )

@@ -60,8 +60,8 @@ class StopRegex:
     def feed(self, text: str) -> tuple[int, int] | None:
         """Go on with `text`. The match, if one is complete: how many characters of `text` it took, and its length."""
         for index, char in enumerate(text):
-            here = self._follow([*self._threads, (0, self._position)], char)
-            if (began := self._accepted(here)) is not None:
+            here = _follow(self._states, [*self._threads, (0, self._position)], self._previous, char)
+            if (began := _accepted(self._states, here)) is not None:
                 return index, self._position - began
             code = ord(char)
             moved = [
@@ -71,46 +71,52 @@ class StopRegex:
             ]
             self._previous = char
             self._position += 1
-            self._threads = self._follow(moved, None)
-            if (began := self._accepted(self._threads)) is not None:
+            self._threads = _follow(self._states, moved, self._previous, None)
+            if (began := _accepted(self._states, self._threads)) is not None:
                 return index + 1, self._position - began
         return None
 
     def end(self) -> int | None:
         """The text has ended: the length of a match that this completes (`\\b` or `$` at its end)."""
-        began = self._accepted(self._follow(self._threads, _END))
+        began = _accepted(self._states, _follow(self._states, self._threads, self._previous, _END))
         return None if began is None else self._position - began
 
-    def _follow(self, threads: Iterable[tuple[int, int]], following: str | None) -> list[tuple[int, int]]:
-        """All states that can be reached without reading. With `following` unknown (None), assertions wait."""
-        seen: set[int] = set()
-        reached: list[tuple[int, int]] = []
-        for first, began in threads:
-            stack = [first]
-            while stack:
-                number = stack.pop()
-                if number in seen:
-                    continue
-                seen.add(number)
-                state = self._states[number]
-                if state.at is not None and following is not None:
-                    if _holds(state.at, self._previous, following):
-                        stack.extend(state.targets)
-                elif state.at is not None or state.characters is not None or not state.targets:
-                    reached.append((number, began))
-                else:
-                    stack.extend(state.targets)
-        return reached
 
-    def _accepted(self, threads: Sequence[tuple[int, int]]) -> int | None:
-        return next((began for number, began in threads if number == len(self._states) - 1), None)
+def _follow(
+    states: Sequence[_State], threads: Iterable[tuple[int, int]], previous: str, following: str | None
+) -> list[tuple[int, int]]:
+    """All states that can be reached without reading, between two characters. With `following` unknown (None),
+    assertions wait."""
+    seen: set[int] = set()
+    reached: list[tuple[int, int]] = []
+    for first, began in threads:
+        stack = [first]
+        while stack:
+            number = stack.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            state = states[number]
+            if state.at is not None and following is not None:
+                if _holds(state.at, previous, following):
+                    stack.extend(state.targets)
+            elif state.at is not None or state.characters is not None or not state.targets:
+                reached.append((number, began))
+            else:
+                stack.extend(state.targets)
+    return reached
+
+
+def _accepted(states: Sequence[_State], threads: Iterable[tuple[int, int]]) -> int | None:
+    """Where the first thread began that has reached the end."""
+    return next((began for number, began in threads if number == len(states) - 1), None)
 
 
 def check_stop_regexes(patterns: Iterable[object]) -> None:
     """ArgumentError for what is no text, GrammarError for what is no regex or cannot be followed."""
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern:
-            raise ArgumentError(f"stop_regex must be non-empty text or a list of it, not {pattern!r}")
+            raise ArgumentError(f"stop_regex must be non-empty text or a list of it, not {shown(pattern)}")
         _compile(pattern)
 
 
@@ -119,17 +125,16 @@ def _compile(pattern: str) -> tuple[_State, ...]:
     """The automaton; state 0 is the first, the last one accepts. GrammarError for what it cannot follow."""
     try:
         tree = parser.parse(pattern)
-        if re.compile(pattern).match(""):
-            raise GrammarError(
-                f"stop_regex={shown(pattern)} matches the empty text, so it would stop before anything came"
-            )
         builder = _Builder(pattern)
-        first = builder.sequence(tree, tree.state.flags, 0)
+        states = builder.finished(builder.sequence(tree, tree.state.flags, 0))
     except re.error as error:
         raise GrammarError(f"stop_regex={shown(pattern)} is not a regular expression: {error}") from None
     except (OverflowError, RecursionError) as error:
         raise GrammarError(f"stop_regex={shown(pattern)} is too large: {error}") from None
-    return builder.finished(first)
+    # Not asked of `re`, which would count through a repetition of nothing.
+    if _accepted(states, _follow(states, [(0, 0)], "", _END)) is not None:
+        raise GrammarError(f"stop_regex={shown(pattern)} matches the empty text, so it would stop before anything came")
+    return states
 
 
 class _Builder:
@@ -173,7 +178,8 @@ class _Builder:
             low, high, body = argument
             return self._repeat(low, high, body, flags, after)
         raise GrammarError(
-            f"stop_regex={self._pattern!r} needs look-around, a back-reference or an atomic group, which cannot be "
+            f"stop_regex={shown(self._pattern)} needs look-around, a back-reference or an atomic group, which "
+            "cannot be "
             "followed while text arrives; rewrite it without"
         )
 
@@ -187,7 +193,9 @@ class _Builder:
             for _ in range(high - low):
                 after = self._add(_State((self.sequence(body, flags, after), end)))
         for _ in range(low):
-            after = self.sequence(body, flags, after)
+            before, after = after, self.sequence(body, flags, after)
+            if after == before:
+                break  # nothing, however often it is repeated
         return after
 
 

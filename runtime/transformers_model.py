@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lmnb.errors import UnsupportedModelError
 from lmnb.kernels.attention_plan import AttentionPlan, plan_attention
+from lmnb.kernels.fp8 import FP8_MAX
 from lmnb.runtime import attention_hook
 from lmnb.runtime.attention_hook import LayerAttention, PagedStep, RecordingStep
 from lmnb.runtime.batch import ForwardBatch, KVLayout
@@ -38,7 +39,7 @@ class TransformersModel:
     def __init__(
         self, name: str, folder: Path, config: Mapping[str, Any], dtype: torch.dtype, device: torch.device
     ) -> None:
-        _refuse(config, name)
+        refuse_by_config(config, name)
         self.name = name
         self._model = model = _load(name, folder, dtype).to(device)
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -90,7 +91,8 @@ class TransformersModel:
         )
 
     def _check(self, own: Tensor) -> None:
-        """Run the probe in two pieces over a small pool; raises UnsupportedModelError if it differs from `own`."""
+        """Run the probe in two pieces over a small pool; raises UnsupportedModelError if it differs from `own`. Sees
+        how large keys and values are, too."""
         layout = self.kv_layout
         shape = (_PROBE_TOKENS, layout.num_kv_heads, layout.head_dim)
         keys = [torch.zeros(shape, dtype=layout.dtype, device=layout.device) for _ in range(layout.num_layers)]
@@ -111,9 +113,11 @@ class TransformersModel:
         difference = float((torch.cat(found) - own).abs().max() / own.std().clamp(min=1e-6))
         if not difference <= _TOLERANCE[layout.dtype]:
             raise _unsupported(self.name, "its attention gives another result in pieces than at once")
+        self.takes_fp8_keys = all(float(pool.abs().max()) <= FP8_MAX for pool in (*keys, *values))
 
 
-def _refuse(config: Mapping[str, Any], name: str) -> None:
+def refuse_by_config(config: Mapping[str, Any], name: str) -> None:
+    """UnsupportedModelError for what a config.json alone shows not to run here."""
     if config.get("quantization_config"):
         raise UnsupportedModelError(
             f"{name} has quantised weights, which lmnb does not read; use the unquantised model or a GGUF"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -33,11 +35,25 @@ class Weights(Protocol):
         ...
 
 
-class Checkpoint:
-    """The tensors of one folder. A context manager: the files stay mapped while it is open."""
+@dataclass(slots=True)
+class ReadBytes:
+    """How much of a checkpoint has been read; another thread may look."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    done: int = 0
+    total: int = 0
+    abandoned: bool = False  # nobody waits any more: what reads is to stop
+
+
+class AbandonedError(Exception):
+    """Ends a thread that loads for nobody."""
+
+
+class Checkpoint:
+    """The tensors of one folder, read straight to `device`. A context manager: the files stay mapped while it is open.
+    Counts in `progress` what it has read."""
+
+    def __init__(self, folder: Path, device: torch.device, progress: ReadBytes) -> None:
+        self._folder, self._device, self._progress = folder, device, progress
         self._files = [folder / name for name in _file_names(folder)]
         self._open: list[Any] = []
         self._where: dict[str, Any] = {}
@@ -45,7 +61,8 @@ class Checkpoint:
 
     def __enter__(self) -> Checkpoint:
         for path in self._files:
-            reader = _open(path)
+            reader = _open(path, self._device)
+            self._progress.total += path.stat().st_size
             self._open.append(reader)
             self._where.update(dict.fromkeys(reader.keys(), reader))
         self._unread = set(self._where)
@@ -62,7 +79,10 @@ class Checkpoint:
         reader = self._where.get(name)
         if reader is None:
             raise UnsupportedModelError(f"{self._folder} has no tensor {name!r}: its config.json and weights disagree")
+        if self._progress.abandoned:
+            raise AbandonedError(f"the loading of {self._folder} was given up")
         tensor: Tensor = reader.get_tensor(name)
+        self._progress.done += tensor.nbytes
         if tuple(tensor.shape) != shape:
             raise UnsupportedModelError(
                 f"{self._folder}: tensor {name!r} has shape {tuple(tensor.shape)}, config.json asks for {shape}"
@@ -86,10 +106,10 @@ class Checkpoint:
             )
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path, device: torch.device) -> Any:
     """A reader of one file. It is Rust's, and closes with its last reference."""
     try:
-        return safe_open(path, framework="pt")
+        return safe_open(path, framework="pt", device=str(device))
     except (OSError, SafetensorError) as error:
         raise ModelNotFoundError(f"{path} cannot be read ({error}); {how_to_mend(path)}") from None
 

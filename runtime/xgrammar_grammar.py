@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Sequence
@@ -17,6 +16,9 @@ from lmnb.runtime.grammar_disk import GrammarDisk
 from lmnb.runtime.grammar_vocab import GrammarVocabulary
 
 _MOST_WHITE_SPACE = 16  # characters in a row, so that no model can go on with it for ever
+_HEX = "[A-Fa-f0-9]"
+_CODE = f'("u" {_HEX} {_HEX} {_HEX} {_HEX})'  # an escaped UTF-16 unit, as xgrammar writes it
+_CHARACTER_CODE = f'("u" [A-CE-Fa-ce-f0-9] {_HEX} {_HEX} {_HEX}) | ("u" [Dd] [0-7] {_HEX} {_HEX})'
 
 
 class XGrammarMatcher:
@@ -40,6 +42,10 @@ class XGrammarMatcher:
             return False
         self._fill_mask()
         return self._vocabulary.copy_mask(self._mask, bitmask)
+
+    def is_beyond_limits(self) -> bool:
+        """See `GrammarMatcher.is_beyond_limits`. It has no limits of that kind."""
+        return False
 
     def accept(self, token_id: int) -> bool:
         """See `GrammarMatcher.accept`. A token that is not allowed changes nothing."""
@@ -111,28 +117,46 @@ class XGrammarCompiler:
             stop_token_ids=[vocabulary.end_id],
         )
         self._disk = GrammarDisk(xgrammar.CompiledGrammar, info, vocabulary)
+        self._read_schema = xgrammar.Grammar.from_json_schema
+        self._read_ebnf = xgrammar.Grammar.from_ebnf
         # Its own cache has no bound by default; compiled forms are cached one level up, whichever the library.
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=num_threads, cache_enabled=False)
 
-    def compile_json_schema(self, schema: dict[str, Any], *, loose: bool = False) -> XGrammarMatcher | GrammarError:
-        """JSON that `schema` allows, properties in the schema's order, compact or with some white space; or why it
-        cannot be enforced. What took long to compile is kept on disk."""
-        text = json.dumps(schema)
+    def compile_json_schema(self, text: str, *, loose: bool = False) -> XGrammarMatcher | GrammarError:
+        """JSON that the schema `text` allows, properties in the schema's order, compact or with some white space; or
+        why it cannot be enforced. What took long to compile is kept on disk."""
         compiled = self._disk.load(text, loose)
         if compiled is None:
             began = time.perf_counter()
             try:
-                compiled = give_way(
-                    partial(
-                        self._compiler.compile_json_schema,
-                        text,
-                        any_whitespace=loose,
-                        separators=None if loose else (",", ":"),
-                        strict_mode=False,
-                        max_whitespace_cnt=_MOST_WHITE_SPACE if loose else None,
-                    )
-                )
+                compiled = self._compile(text, loose)
             except RuntimeError as e:
                 return GrammarError(re.sub(r"^\[[\d:]+\] \S+: ", "", str(e).strip().splitlines()[-1]))
             self._disk.save(text, loose, compiled, time.perf_counter() - began)
         return XGrammarMatcher(self._vocabulary, self._matcher_class(compiled))
+
+    def _compile(self, schema: str, loose: bool) -> Any:
+        read = partial(
+            self._read_schema,
+            schema,
+            any_whitespace=loose,
+            separators=None if loose else (",", ":"),
+            strict_mode=False,
+            max_whitespace_cnt=_MOST_WHITE_SPACE if loose else None,
+        )
+        ebnf = _without_surrogates(str(give_way(read)))
+        grammar = give_way(partial(self._read_ebnf, ebnf))
+        return give_way(partial(self._compiler.compile_grammar, grammar))
+
+
+def _without_surrogates(ebnf: str) -> str:
+    """xgrammar's grammar of a schema, without codes of halves of a character (`\\ud83d`): readers of JSON refuse a half
+    that stands alone, or make a text of it that nothing can encode. RuntimeError if codes are not written as known."""
+    # A rule is a line, and texts in it have their line ends escaped.
+    changed, count = re.subn(
+        rf"^(basic_escape ::= .*){re.escape(_CODE)}", lambda match: match[1] + _CHARACTER_CODE, ebnf, flags=re.MULTILINE
+    )
+    if count != 1:
+        raise RuntimeError("its rule for escaped characters is not known here; use another version of xgrammar")
+    # `\xe9` is written whatever follows, but read with as many digits as follow.
+    return re.sub(r"\\(?:x([0-9a-f]{2})|.)", lambda match: f"\\u00{match[1]}" if match[1] else match[0], changed)

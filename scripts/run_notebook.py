@@ -1,6 +1,7 @@
 """Runs notebooks from top to bottom, prints what they answer, and writes each as one offline HTML file.
 
     scripts/run_notebook.py notebooks/quickstart.ipynb [--out out]
+    scripts/run_notebook.py notebooks/quickstart.ipynb --save    # and keeps the outputs in the notebook itself
 
 Exit code 1 if a cell fails; the HTML then shows the notebook up to that cell.
 """
@@ -8,6 +9,7 @@ Exit code 1 if a cell fails; the HTML then shows the notebook up to that cell.
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import sys
 import tempfile
@@ -23,6 +25,7 @@ from traitlets.config import Config
 # With PYTHONSAFEPATH a script's own folder is not on its path.
 sys.path.insert(0, str(Path(__file__).parent))
 from notebook_html import to_html
+from notebook_saved import Browser, chromium, saved
 from notebook_text import answers, first_line, indent, plain
 
 
@@ -70,9 +73,19 @@ def describe_failure(error: Exception, notebook: Any) -> str:
     return f"A cell failed: {plain(str(error))}"
 
 
-def run_notebook(path: Path, out_dir: Path, timeout_s: int) -> bool:
-    """Run one notebook; True if every cell did."""
-    notebook = nbformat.read(path, as_version=4)
+def cleared(notebook: Any) -> Any:
+    """A copy without outputs: what a run up to a failure leaves must be its own."""
+    notebook = copy.deepcopy(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return notebook
+
+
+def run_notebook(path: Path, out_dir: Path, timeout_s: int, save: bool = False) -> bool:
+    """Run one notebook; True if every cell did. With `save` it then holds its outputs."""
+    committed = nbformat.read(path, as_version=4)
+    notebook = cleared(committed)
     progress = Progress(notebook)
     print(f"Running {path} ({progress.num_cells} cells)", flush=True)
     started = time.perf_counter()
@@ -97,6 +110,9 @@ def run_notebook(path: Path, out_dir: Path, timeout_s: int) -> bool:
     if failure:
         print(f"\n{failure}\n\nThe notebook up to there: {target}", file=sys.stderr)
         return False
+    if save:
+        with Browser() as browser:
+            nbformat.write(saved(notebook, committed, browser.paint), path)
     print(f"\nDone in {time.perf_counter() - started:.0f} s. The notebook with its answers: {target}")
     return True
 
@@ -106,6 +122,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebooks", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the HTML files (default: out)")
+    parser.add_argument("--save", action="store_true", help="keep the outputs in the notebooks (needs Chromium)")
     parser.add_argument("--timeout", type=int, default=600, help="seconds a cell may take (default: 600)")
     arguments = parser.parse_args()
     # A kernel installed for the whole user must not win over this environment's.
@@ -113,7 +130,10 @@ def main() -> int:
     missing = [path for path in arguments.notebooks if not path.is_file()]
     if missing:
         parser.error(f"no such notebook: {', '.join(map(str, missing))}")
-    succeeded = [run_notebook(path, arguments.out, arguments.timeout) for path in arguments.notebooks]
+    if arguments.save and chromium() is None:
+        parser.error("--save needs Chromium (on Debian: apt-get install chromium)")
+    out, timeout, save = arguments.out, arguments.timeout, arguments.save
+    succeeded = [run_notebook(path, out, timeout, save) for path in arguments.notebooks]
     return 0 if all(succeeded) else 1
 
 

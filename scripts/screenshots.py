@@ -1,6 +1,6 @@
 """Makes docs/screenshots/ from the real thing: JupyterLab in Chromium, the embedded model, four cells.
 
-.venv/bin/python scripts/screenshots.py
+make screenshots
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOTS = ROOT / "docs" / "screenshots"
-sys.path.insert(0, str(ROOT / "tests" / "e2e"))  # the tests' harness drives the browser
+SCALE = 1.5  # pixels of a picture in one of the page
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "e2e")]  # the tests' harness drives the browser
 
 JUDGE = """%%lmprog -t 0
 essay = "Every school should have a garden. A child who waters a bean learns patience."
@@ -32,7 +33,7 @@ s += assistant("The essay is " + select("verdict", ["strong", "weak"]))"""
 
 ASK = """%%lmprog -t 0 --logprobs 5
 s += user("Name a city in Norway, and one thing to see there.")
-s += assistant(gen("answer", max_tokens=24, stop="."))"""
+s += assistant(gen("answer", max_tokens=48, stop="."))"""
 
 CELLS = ["%load_ext lmnb\n%lmnb load", JUDGE, "%lmnb tree", ASK]
 
@@ -53,6 +54,7 @@ def main() -> None:
     """Run the cells and picture their outputs."""
     from harness.page import NotebookPage
     from harness.server import JupyterServer, find_chromium
+    from notebook_saved import few_colours
     from playwright.sync_api import sync_playwright
 
     chromium = find_chromium()
@@ -65,20 +67,22 @@ def main() -> None:
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         )
         try:
-            page = NotebookPage(browser, server, "lab", SHOTS)
+            page = NotebookPage(browser, server, "lab", SHOTS, SCALE)
             page.open(CELLS)
-            page.run(0, timeout=60)
-            page.run(1, timeout=60)
-            page.run(2, timeout=60)
+            page.run(0)
+            page.run(1)
+            page.run(2)
             frame = page.cell(2).locator(".lmnb-tree-frame")
             for key in ("Home", "p"):  # the first node is selected, and pinned
                 frame.press(key)
             page.page.wait_for_timeout(1500)  # until the tree has come to rest
-            page.run(3, timeout=60)
+            page.run(3)
             branch(page.cell(3), page.page.keyboard)
             page.page.evaluate("() => document.activeElement.blur()")
+            page.page.mouse.move(0, 0)
             for index, name in ((1, "run"), (2, "tree"), (3, "branch")):
-                page.cell(index).screenshot(path=SHOTS / f"{name}.png")
+                view = page.cell(index).locator(".lmnb").first
+                (SHOTS / f"{name}.png").write_bytes(few_colours(view.screenshot()))
                 print(SHOTS / f"{name}.png")
             page.close()
         finally:

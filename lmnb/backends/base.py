@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from lmnb.backends.capabilities import Capabilities
 from lmnb.backends.images import Picture
-from lmnb.runtime.request import FinishReason, Origin, SamplingParams, TokenLogprob
+from lmnb.runtime.request import Constraint, FinishReason, Origin, SamplingParams, TokenLogprob
 
 TokenSource = Literal["template", "given", "generated"]
 
@@ -227,6 +227,14 @@ class ResumableContext(Protocol):
 
     def encode_more(self, text: str) -> tuple[int, ...]:
         """The tokens of a text that goes on from generated ones, which stay as they are."""
+        ...
+
+    async def ruled_out(self, constraint: Constraint, begun: Sequence[int], ids: Sequence[int]) -> frozenset[int]:
+        """Those of the tokens `ids` that the constraint does not allow behind what was `begun`."""
+        ...
+
+    async def logprob_of(self, ids: tuple[int, ...], *, owner: Owner, cancel: CancelToken) -> float | None:
+        """The log-probability of the last of `ids` behind this prompt and the others."""
         ...
 
 

@@ -5,28 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from difflib import get_close_matches
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.capabilities import ALL_SAMPLING, Capabilities
-from lmnb.backends.local_context import LocalContext, Served
+from lmnb.backends.local_context import LocalContext
+from lmnb.backends.local_plan import RuntimePlan, plan_runtime
 from lmnb.backends.prompt_cache import PromptCache
+from lmnb.backends.runtime_options import RuntimeOptions, described, taking
+from lmnb.backends.served import Served
 from lmnb.backends.serving import open_server
-from lmnb.backends.templates import ChatTemplate, get_chat_template, get_chat_template_by_model_path
-from lmnb.backends.token_codec import TokenCodec
-from lmnb.errors import ArgumentError, EngineClosedError
-from lmnb.runtime.whole_imports import import_whole
+from lmnb.errors import EngineClosedError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from lmnb.backends.templates import ChatTemplate
     from lmnb.runtime.engine import Engine
     from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
     from lmnb.runtime.handle import RequestHandle
-    from lmnb.runtime.loading import LoadedModel
     from lmnb.runtime.request import Event, Request, SamplingParams
     from lmnb.runtime.tokenizer import Tokenizer
 
@@ -45,77 +41,45 @@ _CAPABILITIES = Capabilities(
     data_is_text=True,
     sampling=ALL_SAMPLING,
 )
-_OPTIONS = (
-    "model",
-    "model_path",
-    "dtype",
-    "device",
-    "quantization",
-    "load_format",
-    "kv_cache",
-    "max_running",
-    "prefill_chunk",
-    "chat_template",
-    "jump_forward",
-    "deterministic",
-)
 
 
 class Runtime:
     """A model in this process. Implements `Backend`; all methods may be called from any thread.
-
-    `model`: a name ("smollm2", also the default), a local folder or GGUF file, a hub id, or a model that
-    `load_model` has loaded; `model_path` is SGLang's name for it. `dtype`, `device` and `quantization` are
-    `load_model`'s: by default a GGUF file's 4-bit integers are used as they are on a CPU. `kv_cache` (a number of
-    tokens, or memory such as "512MiB" or "60GiB"), `max_running` and `prefill_chunk` are the engine's own choice unless
-    given. `load_format="dummy"` puts random weights in place of a folder's own, which it need not have.
-    `chat_template`: a registered name, Jinja source, or a `ChatTemplate`; by default the tokenizer's own.
-    `jump_forward=False` samples even text that a constraint forces. `deterministic=True`: the same prompt and seed give
-    the same text, whatever else runs, is cached or short of memory; slower.
 
     Use it as a context manager, or call `shutdown`; after that every use raises EngineClosedError.
     """
 
     capabilities = _CAPABILITIES
 
-    def __init__(
-        self,
-        model: str | Path | LoadedModel | None = None,
-        *,
-        model_path: str | Path | None = None,
-        dtype: str = "auto",
-        device: str = "auto",
-        quantization: str = "auto",
-        load_format: str = "auto",
-        kv_cache: int | str | None = None,
-        max_running: int | None = None,
-        prefill_chunk: int | None = None,
-        chat_template: str | ChatTemplate | None = None,
-        jump_forward: bool = True,
-        deterministic: bool = False,
-        **unknown: object,
-    ) -> None:
-        _refuse(unknown)
-        if model is not None and model_path is not None:
-            raise ArgumentError("model and model_path name the same thing: pass one of them")
-        source = model if model is not None else model_path
-        loaded = _load(source, dtype=dtype, device=device, quantization=quantization, load_format=load_format)
-        codec = TokenCodec(loaded.tokenizer)
-        self.name: str = loaded.model.name
-        template, self._template_source = _choose_template(chat_template, codec, source, self.name)
-        self.stop = template.stop
-        engine = _start_engine(
-            loaded,
-            kv_cache=kv_cache,
-            max_running=max_running,
-            prefill_chunk=prefill_chunk,
-            jump_forward=jump_forward,
-            deterministic=deterministic,
-        )
-        self._tokenizer = loaded.tokenizer
-        self._template = template
+    @taking(RuntimeOptions)
+    def __init__(self, options: RuntimeOptions) -> None:
+        self._open(plan_runtime(options))
+
+    @classmethod
+    @taking(RuntimeOptions)
+    def prepare(cls, options: RuntimeOptions) -> Callable[[], Runtime]:
+        """Check all that `Runtime(model, ...)` can be told to be wrong with before any weights are read; raises what
+        that would raise. What it returns, called once, reads the weights and gives the runtime: a model that is to make
+        room can be unloaded in between."""
+        plan = plan_runtime(options)
+
+        def open_runtime() -> Runtime:
+            runtime = cls.__new__(cls)
+            runtime._open(plan)
+            return runtime
+
+        return open_runtime
+
+    def _open(self, plan: RuntimePlan) -> None:
+        """Read the weights and start the engine."""
+        engine, codec = plan.start()
+        self.name: str = plan.name
+        self.stop = plan.template.stop
+        self._template = plan.template
+        self._template_source = plan.template_source
+        self._tokenizer = codec.tokenizer
         self._lock = threading.Lock()
-        self._served: Served | None = Served(engine, codec, template)
+        self._served: Served | None = Served(engine, codec, plan.template)
 
     def __enter__(self) -> Runtime:
         return self
@@ -230,59 +194,10 @@ class Runtime:
         served = self._served
         if served is None:
             raise EngineClosedError(
-                f"the runtime of {self.name!r} was shut down: make a new one with lmnb.Runtime(...)"
+                f"the runtime of {self.name!r} was shut down: make a new one with lmnb.Runtime(...), or in a notebook "
+                "with %lmnb load"
             )
         return served
 
 
-def _refuse(unknown: dict[str, object]) -> None:
-    for name in unknown:
-        close = get_close_matches(name, _OPTIONS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(_OPTIONS)}"
-        raise ArgumentError(f"Runtime has no option {name!r}; {hint}")
-
-
-def _import_engine() -> None:
-    """Everything large that an engine needs, so that no import of it happens in the middle of loading."""
-    import_whole("lmnb.runtime.loading", "lmnb.runtime.engine", "lmnb.runtime.grammar")
-    if import_module("torch").cuda.is_available() and find_spec("triton") is not None:
-        import_whole("triton", "triton.language")
-
-
-def _load(source: str | Path | LoadedModel | None, **options: str) -> LoadedModel:
-    _import_engine()
-    from lmnb.runtime.loading import LoadedModel, load_model
-
-    if isinstance(source, LoadedModel):
-        return source
-    return load_model(source, **options)
-
-
-def _start_engine(loaded: LoadedModel, kv_cache: int | str | None, **options: Any) -> Engine:
-    from lmnb.runtime.cache_size import pool_tokens
-    from lmnb.runtime.config import EngineConfig
-    from lmnb.runtime.engine import Engine
-    from lmnb.runtime.grammar import Grammars
-
-    size = None if kv_cache is None else pool_tokens(kv_cache, loaded.model.kv_layout)
-    grammars = Grammars(loaded.tokenizer, loaded.model.vocab_size)
-    return Engine(loaded.model, loaded.tokenizer, EngineConfig(pool_tokens=size, **options), grammars)
-
-
-def _choose_template(
-    wanted: str | ChatTemplate | None, codec: TokenCodec, source: object, model_name: str
-) -> tuple[ChatTemplate, str]:
-    """The chat template, and where it came from."""
-    if wanted is not None and not isinstance(wanted, str):
-        return wanted, "argument"
-    if wanted is not None and "{%" not in wanted and "{{" not in wanted:
-        return get_chat_template(wanted), "argument"
-    jinja = wanted or codec.tokenizer.chat_template
-    if jinja is None:
-        path = str(source) if isinstance(source, (str, Path)) else model_name
-        return get_chat_template_by_model_path(path), "name"
-    from lmnb.backends.jinja_template import JinjaTemplate
-
-    atoms = [codec.marker_text(token_id) for token_id in codec.marker_ids]
-    name = "argument" if wanted else "tokenizer"
-    return JinjaTemplate(jinja, codec.tokenizer.template_variables, atoms, name), name
+Runtime.__doc__ = f"{Runtime.__doc__}\n    Options:\n\n{described()}\n"

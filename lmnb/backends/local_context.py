@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.base import (
@@ -26,71 +24,17 @@ from lmnb.backends.engine_task import EngineTask
 from lmnb.backends.joined_prompt import Prompt, joined
 from lmnb.backends.prefix import common_prefix_length
 from lmnb.backends.scoring import ChoicePlan, plan_choices
-from lmnb.backends.templates import ChatTemplate
-from lmnb.backends.token_codec import TokenCodec
+from lmnb.backends.served import Served
 from lmnb.backends.token_stream import TokenStream
 from lmnb.errors import ArgumentError, CancelledError, TemplateError
 from lmnb.runtime.prompt_layout import PLAIN, PromptLayout, Section, merged
-from lmnb.runtime.request import Completion, FinishEvent, Request, SamplingParams, TokenEvent
+from lmnb.runtime.request import Completion, Constraint, FinishEvent, Request, SamplingParams, TokenEvent
 
 if TYPE_CHECKING:
-    from lmnb.runtime.engine import Engine
+    pass
 
 
 _NOTHING = SamplingParams(max_new_tokens=0)
-
-
-@dataclass(frozen=True)
-class Served:
-    """What all contexts of one runtime share."""
-
-    engine: Engine
-    codec: TokenCodec
-    template: ChatTemplate
-
-    @cached_property
-    def start_ids(self) -> tuple[int, ...]:
-        """What an empty prompt starts from: the tokenizer's own beginning, else a document separator or end
-        token (behind which any text may come), else nothing."""
-        tokenizer = self.codec.tokenizer
-        if tokenizer.bos_ids:
-            return tokenizer.bos_ids
-        separator = self.codec.single_marker("<|endoftext|>")
-        if separator is not None:
-            return (separator,)
-        ends = sorted(tokenizer.eos_ids)
-        bos = self.codec.single_marker(tokenizer.template_variables.get("bos_token", "") or " ")
-        return tuple(ends[:1]) or (() if bos is None else (bos,))
-
-    @cached_property
-    def marker_stops(self) -> dict[str, int]:
-        """The template's stops that are (or begin with) a special token, and that token. They end a text by it
-        alone: the same signs spelled out in other tokens are data."""
-        firsts = {stop: self.codec.split_trusted(stop)[0] for stop in self.template.stop}
-        return {stop: first for stop, first in firsts.items() if isinstance(first, int)}
-
-    def sampling(self, params: SamplingParams, *, template_stops: bool = True) -> SamplingParams:
-        """`params` with the template's stops; special tokens that do not end a turn are never sampled, so a
-        model cannot open a role. Under `ignore_eos` the turn has no end: neither the template's stops nor any
-        special token, so that the text has the length that was asked for and holds no marker."""
-        tokenizer, markers = self.codec.tokenizer, self.marker_stops
-        if params.ignore_eos:
-            suppressed = tokenizer.special_ids | tokenizer.eos_ids
-            stop = tuple(item for item in params.stop if item not in self.template.stop)
-            stop_ids: tuple[int, ...] = ()
-        else:
-            stops = (*params.stop, *(self.template.stop if template_stops else ()))
-            own = [self.codec.single_marker(stop) for stop in params.stop if stop not in markers]
-            ids = [*(markers[stop] for stop in stops if stop in markers), *(i for i in own if i is not None)]
-            stop_ids = tuple(dict.fromkeys((*params.stop_token_ids, *ids)))
-            stop = tuple(dict.fromkeys(item for item in stops if item not in markers))
-            suppressed = tokenizer.special_ids - tokenizer.eos_ids - set(stop_ids)
-        return replace(
-            params,
-            stop=stop,
-            stop_token_ids=stop_ids,
-            suppress_token_ids=tuple(sorted(suppressed.union(params.suppress_token_ids))),
-        )
 
 
 class LocalContext:
@@ -185,6 +129,18 @@ class LocalContext:
     def encode_more(self, text: str) -> tuple[int, ...]:
         """See `ResumableContext.encode_more`."""
         return tuple(self._served.codec.encode_inside(text))
+
+    async def ruled_out(self, constraint: Constraint, begun: Sequence[int], ids: Sequence[int]) -> frozenset[int]:
+        """See `ResumableContext.ruled_out`."""
+        return await asyncio.to_thread(self._served.engine.ruled_out, constraint, begun, ids)
+
+    async def logprob_of(self, ids: tuple[int, ...], *, owner: Owner, cancel: CancelToken) -> float | None:
+        """See `ResumableContext.logprob_of`."""
+        before = self.prompt_ids
+        whole = before + ids
+        request = self._request(whole, _NOTHING, owner, len(whole) - 1, len(before) - len(self._stream))
+        (completion,) = await self._run_all([request], cancel)
+        return completion.input_logprobs[-1].logprob
 
     def fork_moved(self, offset: int) -> LocalContext:
         """See `ConcatenatingContext.fork_moved`."""
@@ -382,11 +338,12 @@ def _generation(completion: Completion) -> Generation:
 
 
 def _grammar_meta(completion: Completion) -> dict[str, Any]:
-    """What a constraint did: the library that enforced it, and the tokens that it forced without a step."""
+    """What a constraint did: the library that enforced it, and the tokens of whose text it forced all."""
     if completion.grammar_engine is None:
         return {}
     return {
         "grammar_backend": completion.grammar_engine,
+        "cut": completion.is_cut,
         "forced_tokens": completion.num_forced_tokens,
         "steps": completion.num_steps,
         "steps_saved": max(0, completion.completion_tokens - completion.num_steps),

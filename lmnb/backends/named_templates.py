@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmnb.backends.templates import RoleTemplate
+from lmnb.backends.role_template import RoleTemplate
 
 _IM_END = "<|im_end|>"
 _ASSISTANT = "You are a helpful assistant."

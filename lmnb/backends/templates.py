@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Protocol
 
-from lmnb.errors import ArgumentError, TemplateError
+from lmnb.backends.named_templates import TEMPLATES
+from lmnb.errors import ArgumentError
 from lmnb.runtime.argument_checks import check_text, shown
 
 
@@ -38,47 +38,7 @@ class ChatTemplate(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoleTemplate:
-    """A chat template in SGLang's manner: a prefix and a suffix for each role.
-
-    `default_system_prompt` is inserted, as a system message, before a first role that is not `system`.
-    `system_in_user`: a first system message stands inside the first user turn (Llama 2's manner).
-    `image_token` and `audio_token` are what stands for an image or a sound in the text.
-    """
-
-    name: str
-    roles: dict[str, tuple[str, str]]
-    default_system_prompt: str | None = None
-    stop: tuple[str, ...] = ()
-    system_in_user: bool = False
-    image_token: str = "<image>"
-    audio_token: str = "<audio>"
-
-    def begin(self, history: Sequence[str], role: str) -> str:
-        """The role's prefix, after the default system message where there is one."""
-        prefix, _suffix = self._pair(role)
-        if self.system_in_user and role == "system" and not history:
-            return self._pair("user")[0] + prefix
-        if self.system_in_user and role == "user" and tuple(history) == ("system",):
-            return ""
-        if not history and role != "system" and self.default_system_prompt:
-            opened = self.begin((), "system") + self.default_system_prompt + self.end((), "system")
-            return opened + self.begin(("system",), role)
-        return prefix
-
-    def end(self, history: Sequence[str], role: str) -> str:
-        """The role's suffix."""
-        return self._pair(role)[1]
-
-    def _pair(self, role: str) -> tuple[str, str]:
-        if role not in self.roles:
-            known = ", ".join(sorted(self.roles))
-            raise TemplateError(f"the chat template {self.name!r} has no role {role!r}; it has {known}")
-        return self.roles[role]
-
-
-_registry: dict[str, ChatTemplate] = {}
+_registry: dict[str, ChatTemplate] = {template.name: template for template in TEMPLATES}
 
 # Searched in this order in a model's path, whatever its letters' case; the first hit wins.
 _MODEL_PATHS: list[tuple[str, str]] = [
@@ -112,23 +72,27 @@ _MODEL_PATHS: list[tuple[str, str]] = [
 
 def register_chat_template(template: ChatTemplate) -> None:
     """Make `template` known by its name; it replaces one of the same name. ArgumentError for anything else."""
+    check_chat_template(template)
+    _registry[template.name] = template
+
+
+def check_chat_template(template: object) -> None:
+    """ArgumentError for anything that is no `ChatTemplate`."""
     usable = all(callable(getattr(template, part, None)) for part in ("begin", "end"))
     if isinstance(template, type) or not usable or not isinstance(getattr(template, "name", None), str):
         raise ArgumentError(
             "a chat template has a name, stop, begin(history, role) and end(history, role), as "
-            f"lmnb.backends.templates.RoleTemplate(...) has; {shown(template)} has not"
+            f"lmnb.backends.role_template.RoleTemplate(...) has; {shown(template)} has not"
         )
-    _named()[template.name] = template
 
 
 def get_chat_template(name: str) -> ChatTemplate:
     """The template registered as `name`. ArgumentError, with what it might have been, if there is none."""
     check_text("a chat template's name", name)
-    known = _named()
-    if name in known:
-        return known[name]
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known names: {', '.join(sorted(known))}"
+    if name in _registry:
+        return _registry[name]
+    close = get_close_matches(name, _registry, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known names: {', '.join(sorted(_registry))}"
     raise ArgumentError(f"there is no chat template {name!r}; {hint}")
 
 
@@ -138,11 +102,3 @@ def get_chat_template_by_model_path(model_path: str) -> ChatTemplate:
         if re.search(pattern, model_path, re.IGNORECASE):
             return get_chat_template(name)
     return get_chat_template("default")
-
-
-def _named() -> dict[str, ChatTemplate]:
-    if not _registry:
-        from lmnb.backends.named_templates import TEMPLATES
-
-        _registry.update({template.name: template for template in TEMPLATES})
-    return _registry

@@ -10,6 +10,7 @@ from lmnb.language.choices import (
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
+from lmnb.language.current_run import current_run
 from lmnb.language.default_backend import (
     flush_cache,
     get_default_backend,
@@ -43,8 +44,9 @@ from lmnb.language.primitives import (
 from lmnb.language.program import Program, function
 from lmnb.language.reasoning import ReasoningFormat, register_reasoning_format
 from lmnb.language.results import BatchStopped, Results, partial_results
-from lmnb.language.run import Run, current_run, on_run
+from lmnb.language.run import Run
 from lmnb.language.run_diff import RunDiff
+from lmnb.language.run_observers import on_run
 from lmnb.language.saved_run import SavedRun, replay, run_schema
 from lmnb.language.state import ProgramState
 from lmnb.language.token_lens import Tokens

@@ -103,3 +103,9 @@ _KINDS: Mapping[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("stop", "stop_regex"), texts),
     "stop_token_ids": _token_ids,
 }
+
+
+def callback(caller: str, what: str, value: object) -> None:
+    """ArgumentError unless `value` can be called; `caller` takes it to call it with each `what`."""
+    if not callable(value):
+        raise ArgumentError(f"{caller} takes a function that is called with each {what}, not {shown(value)}")

@@ -72,6 +72,7 @@ def branch_from(origin: Generated, token: int, replacement: Replacement, *, ends
             cancel=linked_token(run.cancel_token),
             at=[origin.number, 0 if origin.step.node.reasoning is not None else origin.kept_units(token)],
             note=note,
+            given=_given_text(origin, replacement),
         )
         stream = Stream(origin.stream.backend)
         stream.hold(branch)
@@ -95,6 +96,12 @@ def branch_from(origin: Generated, token: int, replacement: Replacement, *, ends
 
     background.post(start)
     return state
+
+
+def _given_text(origin: Generated, replacement: Replacement) -> str | None:
+    if replacement.token_id is not None:
+        return origin.stream.backend.token_text(replacement.token_id)
+    return replacement.text
 
 
 def check_parting(origin: Generated, token: int, replacement: Replacement) -> None:
@@ -138,8 +145,21 @@ async def alternatives(origin: Generated, token: int, count: int) -> list[TokenL
     if entries and token < len(origin.ids):
         chosen = origin.ids[token]  # the model was asked for its likeliest token; this one may be another
         value = dict(entries[0].top).get(chosen)
+        if value is None:
+            ids, owner = tuple(origin.ids[: token + 1]), branch.owner(origin.step.node.name, origin.step.line)
+            again = cast(ResumableContext, origin.place.restore())
+            value = await again.logprob_of(ids, owner=owner, cancel=CancelToken())
         entries = [TokenLogprob(chosen, value, entries[0].top)]
     return entries
+
+
+async def ruled_out(origin: Generated, token: int, ids: Sequence[int]) -> frozenset[int]:
+    """Those of `ids` that the generation's constraint does not allow in place of its `token`-th token. On the loop."""
+    constraint = origin.step.params.constraint
+    if constraint is None or not origin.by_tokens:
+        return frozenset()
+    context = cast(ResumableContext, origin.place.restore())
+    return await context.ruled_out(constraint, origin.ids[:token], ids)
 
 
 def _begun(origin: Generated, token: int, replacement: Replacement) -> Begun:

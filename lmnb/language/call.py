@@ -14,9 +14,10 @@ from lmnb.backends.base import Backend
 from lmnb.language.body import Body
 from lmnb.language.branch import Branch, linked_token
 from lmnb.language.coroutines import run_to_end
+from lmnb.language.current_run import current_branch
 from lmnb.language.defaults import Defaults
 from lmnb.language.loop import background
-from lmnb.language.run import Run, current_branch
+from lmnb.language.run import Run
 from lmnb.language.state import ProgramState
 from lmnb.language.steps import Step
 from lmnb.language.stream import Stream

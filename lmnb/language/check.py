@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from lmnb.errors import ArgumentError, GrammarError
 from lmnb.language import arguments
 from lmnb.language.shapes import ShapeArguments
-from lmnb.runtime.argument_checks import shown
+from lmnb.runtime.argument_checks import shown, shown_path
 from lmnb.runtime.request import Constraint
 
+if TYPE_CHECKING:
+    from lmnb.runtime.grammar import Grammars
+
 _SHOWN = 60
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,8 @@ class SampleReport:
 class ConstraintReport:
     """What enforces a constraint, or why it is refused (`error`), and what became of each sample.
 
-    `engine`: the grammar library, None if it is refused. `forced`: what the text must begin with.
+    `engine`: the grammar library, None if it is refused. `forced`: what the text must begin with. `notes`: what a
+    reader of the constraint may not expect.
     """
 
     constraint: Constraint | None
@@ -45,6 +52,7 @@ class ConstraintReport:
     error: str | None
     forced: str
     samples: tuple[SampleReport, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def accepted(self) -> list[bool]:
@@ -55,7 +63,7 @@ class ConstraintReport:
         if self.error is not None:
             return f"refused: {self.error}"
         lines = [f"enforced by {self.engine}" + (f"; begins with {self.forced[:_SHOWN]!r}" if self.forced else "")]
-        return "\n".join([*lines, *map(str, self.samples)])
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes), *map(str, self.samples)])
 
     __repr__ = __str__
 
@@ -95,31 +103,60 @@ def check_constraint(
         ).shape()
         if shape is None:
             raise GrammarError("there is nothing to check; give a JSON schema or a regex")
-        return _report(shape.constraint, texts)
+        return _report(shape.constraint, texts, shape.notes)
     except GrammarError as error:
         refused = tuple(SampleReport(text, accepted=False, position=0) for text in texts)
         return ConstraintReport(None, None, str(error), "", refused)
 
 
-def _report(constraint: Constraint, texts: list[str]) -> ConstraintReport:
+def _report(constraint: Constraint, texts: list[str], unenforced: tuple[str, ...]) -> ConstraintReport:
+    grammars, end = _bytes_grammars()
+    matcher = grammars.compile(constraint)
+    reports = []
+    for text in texts:
+        copy = matcher.fork()
+        half = _HALF.search(text)  # of a character: no model can write one
+        whole = text if half is None else text[: half.start()]
+        data = whole.encode()
+        at = next((i for i, byte in enumerate(data) if not copy.accept(byte)), None)
+        if at is None and half is None and copy.accept(end):
+            reports.append(SampleReport(text, accepted=True))
+        else:
+            position = len(whole) if at is None else len(data[:at].decode("utf-8", "ignore"))
+            reports.append(SampleReport(text, accepted=False, position=position))
+    forced = matcher.forced().decode("utf-8", "ignore")
+    places = grammars.open_places(constraint) if constraint.kind == "json_schema" else ()
+    notes = (*_notes(places, unenforced), *_notes_of_grammar(constraint))
+    return ConstraintReport(constraint, matcher.engine, None, forced, tuple(reports), notes)
+
+
+@lru_cache(maxsize=1)
+def _bytes_grammars() -> tuple[Grammars, int]:
+    """For a vocabulary of bytes, and its end token."""
     from lmnb.runtime.grammar import Grammars  # loads the grammar libraries
     from lmnb.runtime.testing import ByteTokenizer
 
     tokenizer = ByteTokenizer()
-    matcher = Grammars(tokenizer, tokenizer.vocab_size).compile(constraint)
-    end = min(tokenizer.eos_ids)
-    reports = []
-    for text in texts:
-        copy = matcher.fork()
-        data = text.encode("utf-8", "replace")
-        at = next((i for i, byte in enumerate(data) if not copy.accept(byte)), None)
-        if at is None and copy.accept(end):
-            reports.append(SampleReport(text, accepted=True))
-        else:
-            position = len(text) if at is None else len(data[:at].decode("utf-8", "ignore"))
-            reports.append(SampleReport(text, accepted=False, position=position))
-    forced = matcher.forced().decode("utf-8", "ignore")
-    return ConstraintReport(constraint, matcher.engine, None, forced, tuple(reports))
+    return Grammars(tokenizer, tokenizer.vocab_size), min(tokenizer.eos_ids)
+
+
+def _notes(places: Sequence[str], unenforced: tuple[str, ...]) -> tuple[str, ...]:
+    notes = tuple(f"only s.parsed checks, at {what}" for what in unenforced)
+    if not places:
+        return notes
+    where = ", ".join(shown_path(place) for place in places[:3]) + (", ..." if len(places) > 3 else "")
+    return (
+        *notes,
+        f"objects may have further properties beside those at {where}; where several schemas speak about one object, "
+        "say unevaluatedProperties: false beside them, and else additionalProperties: false",
+    )
+
+
+def _notes_of_grammar(constraint: Constraint) -> tuple[str, ...]:
+    from lmnb.runtime.gbnf import is_gbnf
+    from lmnb.runtime.lark_notes import lark_notes
+
+    return lark_notes(constraint.source) if constraint.kind == "ebnf" and not is_gbnf(constraint.source) else ()
 
 
 def _listed(samples: Any) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from lmnb.backends.base import Backend
 from lmnb.errors import ArgumentError, NoBackendError
-from lmnb.language.run import current_run
+from lmnb.language.current_run import current_run
 from lmnb.runtime.argument_checks import shown
 
 _default: Backend | None = None

@@ -46,6 +46,7 @@ class BranchOpened:
     row: int | None = None
     at: list[int] | None = None  # number of the parent's `gen` (from 0, selects not counted), UTF-16 units kept of it
     note: str | None = None  # what of the parent's later steps this branch does not repeat, and why
+    given: str | None = None  # with `at`: the text that was put there; None where the token is drawn anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,9 @@ class TokensGenerated:
 
 @dataclass(frozen=True, slots=True)
 class GenFinished:
-    """Ends the branch's open `GenStarted`. Prompt tokens = reused + computed."""
+    """Ends the branch's open `GenStarted`. Prompt tokens = reused + computed. `grammar`: the library that enforced the
+    constraint, where one did. `cut`: a stop ended a constrained text before it was whole. `forced`: of the generated
+    tokens, those that a grammar left no choice about."""
 
     type: ClassVar[str] = "gen_end"
     branch: int
@@ -133,6 +136,9 @@ class GenFinished:
     generated: int
     first_token_seconds: float | None
     seconds: float
+    grammar: str | None = None
+    cut: bool = False
+    forced: int = 0
 
 
 @dataclass(frozen=True, slots=True)

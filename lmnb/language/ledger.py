@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lmnb.language.events import GenFinished, GenStarted, RunEvent, RunFinished, Status, TokensGenerated
-from lmnb.language.run import Run, on_run
+from lmnb.language.events import GenFinished, GenStarted, RunEvent, RunFinished, Status
+from lmnb.language.run import Run
+from lmnb.language.run_observers import on_run
 
 MILLION = 1_000_000
-ORIGIN = 3  # place of a part's origin, see `token_parts.part`
 FEWEST = 3  # prefills, and
 SPREAD = 32  # tokens between the shortest and the longest, from which on a speed can be told
 
@@ -68,7 +68,7 @@ class Account:
     reused: int = 0
     computed: int = 0
     generated: int = 0
-    forced: int = 0  # of the generated ones: text that a grammar left no choice about, added without a step each
+    forced: int = 0  # of the generated ones: those that a grammar left no choice about, added without a step each
     seconds: float = 0.0
     status: Status = "running"
     prefill: Line = field(default_factory=Line)
@@ -83,12 +83,11 @@ class Account:
             self.reused += event.reused
             self.computed += event.computed
             self.generated += event.generated
+            self.forced += event.forced
             timed = event.first_token_seconds is not None and event.branch not in self._constrained
             self._constrained.discard(event.branch)
             if timed and event.computed:
                 self.prefill.add(event.computed, _prefill_seconds(event))
-        elif isinstance(event, TokensGenerated):
-            self.forced += sum(part[1] for part in event.parts if len(part) > ORIGIN and part[ORIGIN] == "forced")
         elif isinstance(event, RunFinished):
             self.status, self.seconds = event.status, event.seconds
 

@@ -302,5 +302,8 @@ def _publish_end(
             generated=sum(result.completion_tokens for result in results),
             first_token_seconds=results[0].first_token_seconds if results else None,
             seconds=time.monotonic() - started,
+            grammar=results[0].meta.get("grammar_backend") if results else None,
+            cut=bool(results and results[0].meta.get("cut")),
+            forced=sum(result.meta.get("forced_tokens", 0) for result in results),
         )
     )

@@ -15,7 +15,7 @@ from lmnb.language.expressions import Expr, ExprList, Gen, Image, RoleBegin, Rol
 from lmnb.language.placeholders import Placeholder
 from lmnb.language.reasoning import get_reasoning_format
 from lmnb.language.shapes import ShapeArguments
-from lmnb.runtime.argument_checks import check_text, whole_number
+from lmnb.runtime.argument_checks import check_text, shown, whole_number
 
 ROLES = ("system", "user", "assistant")
 _GEN_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
@@ -66,11 +66,9 @@ def gen(
     A match of `stop_regex` ends the text and is cut from it, like a `stop` string.
     With `choices` it is a `select`. With `n > 1` the variable is a list, whose first
     text is the one that the prompt goes on with.
-    Raises ArgumentError or GrammarError at once for what cannot work.
+    Raises ArgumentError or GrammarError at once for what cannot work; a long regex is judged when it is compiled.
     """
-    if choices is not None:
-        return select(name, choices, 0.0 if temperature is None else temperature, choices_method)
-    shape = ShapeArguments(
+    wanted = ShapeArguments(
         dtype=dtype,
         regex=regex,
         json_schema=json_schema,
@@ -78,7 +76,11 @@ def gen(
         tools=tools,
         json_style=json_style,
         grammar_backend=grammar_backend,
-    ).shape()
+    )
+    if choices is not None:
+        wanted.refuse_beside("choices")
+        return select(name, choices, 0.0 if temperature is None else temperature, choices_method)
+    shape = wanted.shape()
     options = _options(
         max_new_tokens=max_tokens,
         min_new_tokens=min_tokens,
@@ -169,7 +171,7 @@ def select(
         raise ArgumentError(f"select always takes the likeliest choice; leave out temperature={temperature}")
     method = choices_method or token_length_normalized
     if not isinstance(method, ChoicesSamplingMethod):
-        raise ArgumentError(f"choices_method must be a ChoicesSamplingMethod, not {method!r}")
+        raise ArgumentError(f"choices_method must be a ChoicesSamplingMethod, not {shown(method)}")
     return Select(_checked_name(name), options, method)
 
 
@@ -299,7 +301,7 @@ def _options(**given: Any) -> SamplingOptions:
 def _checked_choices(choices: Any) -> tuple[Any, ...]:
     options = arguments.listed("choices", choices, "a list of texts")
     if not options or not all(isinstance(item, Placeholder) or (isinstance(item, str) and item) for item in options):
-        raise ArgumentError(f"choices must be one or more non-empty texts, not {list(options)!r}")
+        raise ArgumentError(f"choices must be one or more non-empty texts, not {shown(list(options))}")
     for item in options:
         if isinstance(item, str):
             check_text("each of choices", item)

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from lmnb.errors import ArgumentError, MissingPackageError
+from lmnb.errors import ArgumentError, LmnbError, MissingPackageError
+from lmnb.language.unenforced import VALUES
 from lmnb.runtime.argument_checks import shown
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _LIMITS_OF = {  # JSON Schema's limits, by the types that they are for
     ("array",): {"minItems", "maxItems"},
     ("integer", "number"): {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
 }
-VALUES = ("const", "default", "enum", "examples")  # of a schema: values, in which nothing is a schema
+_FEW = 6  # values of which all sets, in any order, are still not many
 _NOTES = frozenset(("Doc", "DocInfo"))  # of typing_extensions and annotated_types
 
 
@@ -60,28 +61,67 @@ def has_limits(metadata: Iterable[Any]) -> bool:
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """pydantic's JSON schema of a type. ArgumentError for a type that it has none for."""
+    """pydantic's JSON schema of a type, with notes (`unenforced.py`). ArgumentError for a type that it has none for."""
     try:
-        schema: dict[str, Any] = _adapter(kind).json_schema()
-    except (TypeError, ValueError, RuntimeError, NameError) as error:  # pydantic's own errors are of these kinds
+        adapter = _adapter(kind)
+        from lmnb.language.pydantic_writer import Writer
+
+        schema: dict[str, Any] = adapter.json_schema(schema_generator=Writer)
+    except Exception as error:  # pydantic's own, or of a method that tells pydantic what a class is
         raise _refusal(kind, error) from error
     _check_limits(kind, schema)
-    return schema
+    plain: dict[str, Any] = _without_needless_uniqueness(schema, schema)
+    return plain
 
 
 def model_schema(model: Any) -> dict[str, Any]:
-    """The JSON schema that a pydantic model, or something like one, has of itself. ArgumentError if it has none."""
+    """The JSON schema that a pydantic model, or something like one, has of itself, with notes. ArgumentError if it has
+    none."""
     try:
-        schema: dict[str, Any] = model.model_json_schema()
-    except (TypeError, ValueError, RuntimeError, NameError) as error:
+        schema: dict[str, Any] = _schema_of_model(model)
+    except Exception as error:
         raise _refusal(model, error) from error
     _check_limits(model, schema)
+    plain: dict[str, Any] = _without_needless_uniqueness(schema, schema)
+    return plain
+
+
+def _schema_of_model(model: Any) -> dict[str, Any]:
+    schema: dict[str, Any]
+    if "pydantic" in sys.modules and hasattr(model, "__pydantic_core_schema__"):
+        from lmnb.language.pydantic_writer import Writer
+
+        schema = model.model_json_schema(schema_generator=Writer)
+    else:
+        schema = model.model_json_schema()
     return schema
+
+
+def _without_needless_uniqueness(part: Any, schema: dict[str, Any]) -> Any:
+    """A copy that lets a set's item be written twice, which makes the same set, where grammars could not forbid it."""
+    if isinstance(part, list):
+        return [_without_needless_uniqueness(item, schema) for item in part]
+    if not isinstance(part, dict):
+        return part
+    copy = {key: value if key in VALUES else _without_needless_uniqueness(value, schema) for key, value in part.items()}
+    if copy.get("uniqueItems") is True and "minItems" not in copy:
+        items = copy.get("items", {})
+        name = items.get("$ref", "").removeprefix("#/$defs/") if isinstance(items, dict) else ""
+        listed = schema.get("$defs", {}).get(name, items)
+        few = listed.get("enum", range(2) if listed.get("type") == "boolean" else ())
+        if not 0 < len(few) <= _FEW or "const" in listed:
+            del copy["uniqueItems"]
+    return copy
 
 
 def value_of(kind: Any, value: Any) -> Any:
     """A JSON value as a value of type `kind`, all limits checked. ValueError if it does not fit."""
-    return _adapter(kind).validate_json(json.dumps(value))
+    return read(kind, json.dumps(value))
+
+
+def read(kind: Any, text: str) -> Any:
+    """`value_of` of what the JSON `text` says."""
+    return _adapter(kind).validate_json(text)
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:
@@ -89,7 +129,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
         from pydantic import TypeAdapter
     except ImportError:
         raise MissingPackageError(
-            f"the limits of {_name(kind)} are enforced by pydantic: pip install pydantic"
+            f"{_name(kind)} is read, and its limits are enforced, by pydantic: pip install pydantic"
         ) from None
     return TypeAdapter(kind)
 
@@ -119,8 +159,13 @@ def _check_limits(kind: Any, schema: Any) -> None:
             _check_limits(kind, part)
 
 
-def _refusal(kind: Any, error: Exception) -> ArgumentError:
-    reason = str(error).partition("\n")[0]
+def _refusal(kind: Any, error: Exception) -> LmnbError:
+    if isinstance(error, MissingPackageError):
+        return error
+    first, *lines = str(error).strip().split("\n")
+    reason = first.partition(". Set `arbitrary_types_allowed")[0]
+    if first.endswith(":") and lines:  # what is wrong stands last, behind where it is
+        reason = f"{first} {lines[-1].strip().removeprefix('SchemaError: ').removeprefix('error: ')}"
     return ArgumentError(f"{_name(kind)} has no JSON schema: {reason}")
 
 

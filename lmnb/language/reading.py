@@ -7,7 +7,7 @@ from typing import Any
 
 from lmnb.language.meta import triples
 from lmnb.language.stream import Stream
-from lmnb.language.variables import ChunkReader, Failure, Variable
+from lmnb.language.variables import ChunkReader, Failure, Variable, unknown_variable
 from lmnb.language.waiting import Signal
 
 
@@ -55,8 +55,6 @@ class Reader:
             if self._variable is None:
                 if over:
                     self._raise(self._stream.failure)
-                    from lmnb.language.state import unknown_variable
-
                     raise unknown_variable(self._name, self._variables)
                 return None, False
         over = self._over()  # looked at first: what comes in between is taken

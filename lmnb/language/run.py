@@ -14,16 +14,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from lmnb.backends.base import Backend, CancelToken
-from lmnb.errors import ArgumentError, CancelledError
+from lmnb.errors import CancelledError
+from lmnb.language import arguments
 from lmnb.language.body import Body
 from lmnb.language.branch import Branch
+from lmnb.language.current_run import executing
 from lmnb.language.events import (
     BranchFinished,
     BranchOpened,
@@ -36,18 +37,17 @@ from lmnb.language.events import (
 )
 from lmnb.language.interrupts import calm_interrupts
 from lmnb.language.loop import background
-from lmnb.language.saved_run import SavedRun
+from lmnb.language.run_observers import tell_observers
+from lmnb.language.saved_run import SavedRun, saved
 from lmnb.language.unfinished import unfinished
 from lmnb.language.variables import Failure
 from lmnb.language.waiting import Signal
-from lmnb.runtime.argument_checks import shown
 
 if TYPE_CHECKING:
     from lmnb.language.generated import Generated
     from lmnb.language.run_diff import RunDiff
 
 logger = logging.getLogger("lmnb")
-_keys = itertools.count()
 
 MOST_KEPT = 1000  # generations that a run holds on to
 STOP_SECONDS = 1.0  # how long `finish` waits for a run that was stopped, should a backend not let go
@@ -83,6 +83,7 @@ class Run:
         self._outcome: RunFinished | None = None  # how it ended before it was resumed
         self._events: list[RunEvent] = []
         self._callbacks: dict[int, Callable[[RunEvent], None]] = {}
+        self._keys = itertools.count()  # of the callbacks
         self._signal = Signal()
         self._lock = threading.Lock()
         self._num_active = 0  # streams with steps to do, and bodies in threads of their own
@@ -135,8 +136,8 @@ class Run:
         been delivered when this returns. Returns what ends the subscription. An error in a callback is logged.
         ArgumentError for what cannot be called.
         """
-        _check_callback("subscribe", "event", callback)
-        key = next(_keys)
+        arguments.callback("subscribe", "event", callback)
+        key = next(self._keys)
 
         def start() -> None:
             for event in self._events:
@@ -168,8 +169,9 @@ class Run:
         return self._signal.wait(lambda: self._status != "running" or not (self.at_work or self._closed), timeout)
 
     def saved(self) -> SavedRun:
-        """The run up to now, as it is saved: apart from its backend, and without secrets."""
-        return SavedRun.of(self.events)
+        """The run up to now, as it is saved: apart from its backend, and without secrets. What was begun before the
+        call, as a branch is, is in it."""
+        return SavedRun.of(background.call(lambda: self.events))  # behind what was posted
 
     def to_json(self) -> str:
         """The run up to now as a JSON document, which `lmnb.replay` shows without a model."""
@@ -184,16 +186,16 @@ class Run:
         return self.saved().save(path)
 
     def diff(self, other: Any) -> RunDiff:
-        """How `other` (a run, a state or a saved run) differs from this one."""
-        return self.saved().diff(other)
+        """How `other` (a run, a saved run, or a state, which is waited for) differs from this one."""
+        that = saved(other)  # may wait; the two may be one run
+        return self.saved().diff(that)
 
     def announce(self) -> None:
         """Tell those who asked by `on_run` of this run, once."""
         if self._announced:
             return
         self._announced = True
-        for observer in list(_observers.values()):
-            _tell(observer, self)
+        tell_observers(self)
 
     # What the owner of a body does
 
@@ -202,11 +204,8 @@ class Run:
         """While this is open, programs that this thread runs join this run as branches below `branch`."""
         if branch is None and self.body is not None:
             self.body.thread = threading.current_thread()
-        token = _current.set(_Place(self, branch or self.root))
-        try:
+        with executing(branch or self.root):
             yield
-        finally:
-            _current.reset(token)
 
     def close(self, error: BaseException | None = None) -> None:
         """Say that the body has ended; the run is over when its branches are. With an `error` they are stopped."""
@@ -320,8 +319,9 @@ class Run:
         row: int | None = None,
         at: list[int] | None = None,
         note: str | None = None,
+        given: str | None = None,
     ) -> Branch:
-        """Number a new branch; `open_branch` makes it known. `at`, `note`: see `BranchOpened`."""
+        """Number a new branch; `open_branch` makes it known. `at`, `note`, `given`: see `BranchOpened`."""
         with self._lock:
             number = self._num_branches
             self._num_branches += 1
@@ -338,7 +338,7 @@ class Run:
             cancel=cancel,
             row=parent.row if row is None else row,
         )
-        branch.opened = BranchOpened(number, parent.id, index, fork, label, program, row, at, note)
+        branch.opened = BranchOpened(number, parent.id, index, fork, label, program, row, at, note, given)
         return branch
 
     def open_branch(self, branch: Branch) -> None:
@@ -383,53 +383,6 @@ class Run:
         unfinished.discard(self)  # before the status, which lets another thread enter the run again, and add it
         self._status = end.status
         self._signal.notify()
-
-
-@dataclass(frozen=True)
-class _Place:
-    run: Run
-    branch: Branch
-
-
-_current: ContextVar[_Place | None] = ContextVar("lmnb_current_run", default=None)
-_observers: dict[int, Callable[[Run], None]] = {}
-
-
-def current_run() -> Run | None:
-    """The run whose body this thread (or task) is executing."""
-    place = _current.get()
-    return None if place is None else place.run
-
-
-def current_branch() -> Branch | None:
-    """The branch of that run below which calls of programs go."""
-    place = _current.get()
-    return None if place is None or place.run.status != "running" else place.branch
-
-
-def on_run(callback: Callable[[Run], None]) -> Callable[[], None]:
-    """Call `callback` with every new top-level run, in the thread that starts it and before it says anything more
-    than `RunStarted`. Returns what takes it back. ArgumentError for what cannot be called."""
-    _check_callback("on_run", "run", callback)
-    key = next(_keys)
-    _observers[key] = callback
-
-    def end() -> None:
-        _observers.pop(key, None)
-
-    return end
-
-
-def _check_callback(caller: str, what: str, callback: object) -> None:
-    if not callable(callback):
-        raise ArgumentError(f"{caller} takes a function that is called with each {what}, not {shown(callback)}")
-
-
-def _tell(observer: Callable[[Run], None], run: Run) -> None:
-    try:
-        observer(run)
-    except Exception:
-        logger.exception("a view could not be attached to %r", run)
 
 
 def _deliver(callback: Callable[[RunEvent], None], event: RunEvent) -> None:

@@ -102,7 +102,7 @@ class SavedRun:
         return target
 
     def diff(self, other: Any) -> RunDiff:
-        """How `other` (a saved run, a run or a state) differs from this one."""
+        """How `other` (a saved run, a run or a state, which is waited for) differs from this one."""
         return RunDiff(self.events, saved(other).events)
 
     # What a view needs of a run
@@ -128,14 +128,19 @@ class SavedRun:
 
 
 def saved(run: Any) -> SavedRun:
-    """`run` as a saved one: a run, or a state's run, up to now. ArgumentError for anything else."""
-    run = getattr(run, "run", run)
+    """`run` as a saved one: a run up to now, or a state's run when what the state was asked for is there, as for every
+    reader of it. ArgumentError for anything else."""
+    state, run = run, getattr(run, "run", run)
     if isinstance(run, SavedRun):
         return run
-    events = getattr(run, "events", None)
-    if not isinstance(events, tuple):
+    if not isinstance(getattr(run, "events", None), tuple):
         raise ArgumentError(f"{run!r} is no run: give a run, a state, or what lmnb.replay(path) returns")
-    return SavedRun.of(events)
+    if state is not run:
+        state.wait_drained()
+        while not run.is_open and not run.cancelled and not run.wait(0.1):
+            pass  # a stopped run is not waited for: its backend may not let go
+    found: SavedRun = run.saved()
+    return found
 
 
 def replay(path: str | os.PathLike[str]) -> SavedRun:

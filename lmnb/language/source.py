@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+import warnings
 from types import FrameType
 
 
@@ -39,6 +40,15 @@ def caller_line() -> SourceLine | None:
             return SourceLine(frame.f_lineno, frame.f_code.co_filename)
         frame = frame.f_back
     return None
+
+
+def warn_at_caller(message: str) -> None:
+    """Warn at the line that `caller_line` finds, however deep in lmnb this is called."""
+    line = caller_line()
+    if line is None:
+        warnings.warn(message, stacklevel=2)
+    else:
+        warnings.warn_explicit(message, UserWarning, line.file, int(line))
 
 
 def source_text(line: int | None) -> str:

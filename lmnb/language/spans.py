@@ -32,7 +32,8 @@ from lmnb.language.events import (
     TokensGenerated,
 )
 from lmnb.language.redaction import Redactor
-from lmnb.language.run import Run, on_run
+from lmnb.language.run import Run
+from lmnb.language.run_observers import on_run
 
 logger = logging.getLogger("lmnb")
 
@@ -145,6 +146,7 @@ class RunSpans:
         self._gens: dict[int, Span] = {}
         self._ends: dict[int, tuple[str, str | None]] = {}  # how branches ended whose own branches go on
         self._said: dict[int, list[str]] = {}  # by branch: the pieces of its whole text, if texts are wanted
+        self._begun: dict[int, list[int]] = {}  # by branch: of each `gen`, how many of those came before it
         self._replies: dict[int, list[str]] = {}  # by branch: those of its open generation
 
     def take(self, event: RunEvent, now: int) -> None:
@@ -162,8 +164,7 @@ class RunSpans:
             parent = self._branches.get(event.parent)  # None where the run was over, and goes on
             name = event.program or f"branch {event.label}"
             self._open_branch(event.branch, name, "program" if called else "branch", parent, now, about)
-            apart = called or event.at is not None  # what its parent has said goes on where this one parts
-            self._said[event.branch] = [] if apart else list(self._said.get(event.parent, ()))
+            self._said[event.branch] = [] if called else self._said_before(event)
         elif isinstance(event, BranchesJoined):
             self._branches[event.parent].events.append(("join", now, {"lmnb.mode": event.mode}))
         elif isinstance(event, BranchFinished):
@@ -198,8 +199,13 @@ class RunSpans:
         span.failed = status == "failed"
         span.error = None if error is None else self._redactor.text(error)
         span.attributes["lmnb.status"] = status
-        span.outputs = self._text(self._said.pop(branch, []))
+        span.outputs = self._text(self._said.get(branch, []))  # kept: a run that is over may go on
         self._recorder.end(span, now)
+
+    def _said_before(self, event: BranchOpened) -> list[str]:
+        """What a branch has of its parent's text: up to where it was forked, or to the generation that it says anew."""
+        said, begun = self._said.get(event.parent, []), self._begun.get(event.parent, [])
+        return said[: begun[event.at[0]]] if event.at is not None else list(said)
 
     def _open_gen(self, event: GenStarted, now: int) -> None:
         parent = self._branches[event.branch]
@@ -210,6 +216,8 @@ class RunSpans:
         span = Span(name, "gen", parent, now, attributes, inputs=self._text(self._said.get(event.branch, [])))
         self._gens[event.branch] = self._start(span)
         self._replies[event.branch] = []
+        if event.kind == "gen":
+            self._begun.setdefault(event.branch, []).append(len(self._said.get(event.branch, [])))
 
     def _end_gen(self, event: GenFinished, now: int) -> None:
         span = self._gens.pop(event.branch, None)

@@ -6,26 +6,25 @@ Appending never waits; reading waits for just what is read, and raises what went
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lmnb.errors import GenerationError, LmnbError, ProgramError, UnknownVariableError
+from lmnb.errors import GenerationError, LmnbError, ProgramError
 from lmnb.language import arguments
 from lmnb.language.body import Body
 from lmnb.language.branching import Replacement, branch_from
 from lmnb.language.defaults import Defaults
-from lmnb.language.expressions import Expr, Gen, RoleBegin, RoleEnd, Submitted, flatten
-from lmnb.language.generated import Generated
-from lmnb.language.interrupts import calm_interrupts
+from lmnb.language.expressions import Expr, Gen, RoleBegin, Submitted, flatten
 from lmnb.language.loop import background
 from lmnb.language.model_steps import note_following
 from lmnb.language.primitives import role_turn
-from lmnb.language.reading import Reader
+from lmnb.language.role_scope import RoleScope
 from lmnb.language.run import Run
 from lmnb.language.seeds import SeedPath
 from lmnb.language.source import caller_line
+from lmnb.language.state_values import StateValues
 from lmnb.language.steps import ForkStep, ScopeStep, SetStep, Step
 from lmnb.language.stream import Stream
 from lmnb.language.submission import check_roles, merge_text, prepare
@@ -33,7 +32,6 @@ from lmnb.language.token_choices import GeneratedTokens, generated_tokens
 from lmnb.language.token_lens import Tokens, read_tokens
 from lmnb.language.tools import ToolCall
 from lmnb.language.variables import Failure, Variable
-from lmnb.language.waiting import Signal
 
 if TYPE_CHECKING:
     from lmnb.language.group import ProgramStateGroup
@@ -62,10 +60,11 @@ class ProgramState:
         self._variables = variables if variables is not None else {}
         self._inherited = dict(self._variables)  # of whom the state was forked
         self._role = role
-        self._num_roles = 0  # opened here so far: tells one turn from the next
+        self.num_roles = 0  # opened here so far: tells one turn from the next
         self._inline = inline
         self._seeds = seeds or SeedPath()
         self._body = body
+        self._values = StateValues(stream, self._variables, body)
         if body is not None:
             body.on_done = stream.signal.notify
 
@@ -140,7 +139,7 @@ class ProgramState:
         return self.get_var(name)
 
     def __contains__(self, name: object) -> bool:
-        self._note_read()
+        self._values.note_read()
         variable = self._variables.get(name) if isinstance(name, str) else None
         return variable is not None and variable.available
 
@@ -150,31 +149,21 @@ class ProgramState:
         UnknownVariableError if nothing sets it; GenerationError, with the cause, if what sets it failed;
         CancelledError if the run was stopped before.
         """
-        return self._finished(name).value
+        return self._values.finished(name).value
 
     async def get(self, name: str) -> Any:
         """`get_var` for a coroutine on any event loop, which goes on meanwhile."""
-        self._note_read()
-        body = self._body
-        if body is not None and body.elsewhere:
-            await self.stream.signal.wait_async(lambda: name in self._variables or body.done)
-        variable = self._declared(name)
-        await variable.signal.wait_async(lambda: variable.done)
-        return _with_value(variable).value
+        return (await self._values.finished_async(name)).value
 
     async def settled(self) -> None:
         """Wait, in a coroutine, until everything appended so far was done or skipped. Does not raise for failures."""
-        body = self._body
-        if body is not None and body.elsewhere:
-            await self.stream.signal.wait_async(lambda: body.done)
-        target = self.stream.num_submitted
-        await self.stream.signal.wait_async(lambda: self.stream.num_done >= target)
+        await self._values.settle_async()
 
     def __await__(self) -> Generator[Any, None, ProgramState]:
         """`await s`: `sync` for a coroutine. What is appended so far is done then, so `text()` need not wait."""
 
         async def all_done() -> ProgramState:
-            self._note_read()
+            self._values.note_read()
             await self.settled()
             if self.stream.failure is not None:
                 raise self.stream.failure.error()
@@ -185,10 +174,10 @@ class ProgramState:
     def parsed(self, name: str, default: Any = _RAISE) -> Any:
         """The variable's typed value: a pydantic model, dataclass, dict, number ... by what constrained its `gen`.
 
-        A variable without a constraint, or with a regex only, is its text. A generation that was cut short
+        With a regex or a grammar, or without a constraint, it is the text. A constrained generation that was cut short
         raises GenerationError; or `default` is returned, if there is one.
         """
-        variable = self._finished(name)
+        variable = self._values.finished(name)
         try:
             return variable.typed()
         except GenerationError:
@@ -205,16 +194,15 @@ class ProgramState:
 
     def get_meta_info(self, name: str) -> dict[str, Any] | None:
         """How the variable was generated: tokens, finish reason, seconds, log-probabilities. None if it was not."""
-        variable = self._variables.get(name)
-        if variable is None and not (self._body and self._body.elsewhere):
+        if not self._values.is_declared_or_may_be(name):
             return None
-        meta = self._finished(name).meta
+        meta = self._values.finished(name).meta
         return None if meta is None else dict(meta)
 
     def text(self) -> str:
         """The whole text, when everything appended so far is done. After a cancel: what there is."""
-        self._note_read()
-        self._check(allow_cancelled=True)
+        self._values.note_read()
+        self._values.check(allow_cancelled=True)
         return self.stream.text
 
     def messages(self) -> list[dict[str, Any]]:
@@ -222,8 +210,8 @@ class ProgramState:
 
         A turn's content is its text; with images in it, a list of text and image parts as OpenAI's API has them.
         """
-        self._note_read()
-        self._check(allow_cancelled=True)
+        self._values.note_read()
+        self._values.check(allow_cancelled=True)
         return [message.as_dict() for message in self.stream.messages]
 
     def tokens(self) -> Tokens:
@@ -231,19 +219,19 @@ class ProgramState:
 
         Waits like `text()`. ProgramError on a backend that has no tokens to show.
         """
-        self._note_read()
-        self._check(allow_cancelled=True)
+        self._values.note_read()
+        self._values.check(allow_cancelled=True)
         return Tokens(background.call(lambda: read_tokens(self.stream.backend, self.stream.context)))
 
     def sync(self) -> None:
         """Wait until everything appended so far is done; raise if something of it did not happen."""
-        self._note_read()
-        self._check()
+        self._values.note_read()
+        self._values.check()
 
     def error(self) -> LmnbError | None:
         """What went wrong (GenerationError with its cause, or CancelledError), when everything so far is done."""
-        self._note_read()
-        self._settle()
+        self._values.note_read()
+        self._values.settle()
         failure = self.stream.failure
         return None if failure is None else failure.error()
 
@@ -259,20 +247,20 @@ class ProgramState:
         ArgumentError for a token that is not there; ProgramError where the backend cannot. What the constraint does
         not allow raises where the new state is read.
         """
-        record = self._generation(name, arguments.place("token", token))
+        record = self._values.generation(name, arguments.place("token", token))
         replacement = Replacement.of(text, token_id)
         return branch_from(record, token, replacement, ends=not record.branch.run.is_open)
 
     def generated(self, name: str) -> GeneratedTokens:
         """The tokens of the generation `name`, in order, with what else was likely in their places where that was
         asked for (return_logprob, top_logprobs_num). Waits for the generation's end."""
-        self._finished(name)
-        return generated_tokens(self._generation(name, 0))
+        self._values.finished(name)
+        return generated_tokens(self._values.generation(name, 0))
 
     @property
     def text_so_far(self) -> str:
         """The text at this moment; never waits, never raises."""
-        self._note_read()
+        self._values.note_read()
         return self.stream.text
 
     @property
@@ -282,9 +270,9 @@ class ProgramState:
 
     def text_iter(self, var_name: str | None = None) -> Iterator[str]:
         """The text (or one variable's) as it comes, in pieces that add up to the whole. Raises where that fails."""
-        reader = self._reader(var_name)
+        reader = self._values.reader(var_name)
         while True:
-            self._wait(reader.signal, reader.has_news)
+            self._values.wait(reader.signal, reader.has_news)
             piece, over = reader.take()
             if piece is not None:
                 yield piece[0]
@@ -293,7 +281,7 @@ class ProgramState:
 
     async def text_async_iter(self, var_name: str | None = None, return_meta_data: bool = False) -> AsyncIterator[Any]:
         """`text_iter` for a coroutine on any event loop. With `return_meta_data`: pairs of text and meta data."""
-        reader = self._reader(var_name)
+        reader = self._values.reader(var_name)
         while True:
             await reader.signal.wait_async(reader.has_news)
             piece, over = reader.take()
@@ -340,7 +328,7 @@ class ProgramState:
 
     def wait_drained(self) -> None:
         """Wait until everything submitted so far was done or skipped. Does not raise for failures."""
-        self._settle()
+        self._values.settle()
 
     @property
     def open_role(self) -> str | None:
@@ -361,10 +349,10 @@ class ProgramState:
             for variable in step.variables:
                 self._declare(variable)
             self.stream.submit(step)
-        self._num_roles += sum(isinstance(node, RoleBegin) for node in fresh)
+        self.num_roles += sum(isinstance(node, RoleBegin) for node in fresh)
         self._role = role
         if self._inline and prepared:
-            self._check()
+            self._values.check()
 
     def _append(self, nodes: Sequence[Expr]) -> None:
         self.append_at(nodes, caller_line())
@@ -403,7 +391,7 @@ class ProgramState:
     def _submit(self, step: Step) -> None:
         self.stream.submit(step)
         if self._inline:
-            self._check()
+            self._values.check()
 
     def _child(self, seeds: SeedPath) -> ProgramState:
         return ProgramState(
@@ -414,118 +402,3 @@ class ProgramState:
             inline=self._inline,
             seeds=seeds,
         )
-
-    def _generation(self, name: str, token: int) -> Generated:
-        """The generation that sets a variable, when it has come as far as the token, or to its end."""
-        variable = self._declared(name)
-
-        def arrived() -> bool:
-            record = variable.generated
-            return variable.done or (record is not None and len(record) > token)
-
-        self._wait(variable.signal, arrived)
-        if variable.generated is None:
-            _with_value(variable)
-            raise ProgramError(
-                f"{name!r} was not generated, so no branch can part from inside it; name the variable of a gen"
-            )
-        return variable.generated
-
-    def _note_read(self) -> None:
-        """What is appended from now on may depend on what was said before."""
-        self.stream.num_reads += 1
-
-    def _finished(self, name: str) -> Variable:
-        self._note_read()
-        body = self._body
-        if body is not None and body.elsewhere:
-            self._wait(self.stream.signal, lambda: name in self._variables or body.done)
-        variable = self._declared(name)
-        self._wait(variable.signal, lambda: variable.done)
-        return _with_value(variable)
-
-    def _declared(self, name: str) -> Variable:
-        variable = self._variables.get(name)
-        if variable is None:
-            raise self._missing(name)
-        if variable.scope_thread == threading.get_ident() and not variable.done:
-            raise ProgramError(f"var_scope({name!r}) is still open here; read the variable after the with block")
-        return variable
-
-    def _missing(self, name: str) -> LmnbError:
-        stopped = self.stream.branch.why_stopped()
-        failure = self.stream.failure or stopped
-        if stopped is not None and failure == stopped:
-            return stopped.error(f"variable {name!r} was never set")
-        error = unknown_variable(name, self._variables)
-        if failure is not None:
-            error.__cause__ = failure.error()
-        return error
-
-    def _reader(self, var_name: str | None) -> Reader:
-        self._note_read()
-        body = self._body if self._body is not None and self._body.elsewhere else None
-        if body is None and var_name is not None and var_name not in self._variables:
-            raise self._missing(var_name)
-        return Reader(self.stream, self._variables, var_name, (lambda: body.done) if body is not None else None)
-
-    def _settle(self) -> None:
-        body = self._body
-        if body is not None and body.elsewhere:
-            self._wait(self.stream.signal, lambda: body.done)
-        target = self.stream.num_submitted
-        self._wait(self.stream.signal, lambda: self.stream.num_done >= target)
-
-    def _check(self, *, allow_cancelled: bool = False) -> None:
-        self._settle()
-        failure = self.stream.failure
-        if failure is not None and not (allow_cancelled and failure.cancelled):
-            raise failure.error()
-
-    @calm_interrupts
-    def _wait(self, signal: Signal, ready: Callable[[], bool]) -> None:
-        if self._body is not None and self._body.needs_this_thread and self._body.elsewhere and not ready():
-            raise ProgramError(
-                "the program's body runs on this thread's event loop, so waiting here would stop it: "
-                "use `await state.get('x')`, `await state` or `async for`"
-            )
-        try:
-            signal.wait(ready)
-        except KeyboardInterrupt:
-            # Who stops a cell that waits for a value wants the generation to stop; a background run is its own.
-            if not self.run.background:
-                self.run.cancel()
-            raise
-
-
-class RoleScope:
-    """`with s.user():` opens the role, and closes it however the block is left."""
-
-    def __init__(self, state: ProgramState, role: str) -> None:
-        self._state = state
-        self._role = role
-        self._number = 0
-
-    def __enter__(self) -> ProgramState:
-        self._state._append((RoleBegin(self._role),))
-        self._number = self._state._num_roles
-        return self._state
-
-    def __exit__(self, *_: object) -> None:
-        if self._state._role == self._role and self._state._num_roles == self._number:
-            self._state._append((RoleEnd(self._role),))
-
-    def __repr__(self) -> str:
-        return f"s.{self._role}()  # use it as `with s.{self._role}():`, or give it the turn's text"
-
-
-def _with_value(variable: Variable) -> Variable:
-    if variable.failure is not None:
-        raise variable.failure.error(f"variable {variable.name!r} has no value")
-    return variable
-
-
-def unknown_variable(name: object, known: dict[str, Variable]) -> UnknownVariableError:
-    """The error for a name that nothing sets."""
-    names = ", ".join(sorted(known)) or "none yet"
-    return UnknownVariableError(f"this state has no variable {name!r}; it has: {names}")

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, cast
 from lmnb.backends.base import Backend, ConcatenatingContext, Context, SeeingContext
 from lmnb.backends.images import Picture
 from lmnb.language.branch import Branch, linked_token
+from lmnb.language.current_run import current_branch
 from lmnb.language.events import ImageAdded, RoleClosed, RoleOpened, RunEvent, TextAppended, TokensGenerated
 from lmnb.language.loop import background
 from lmnb.language.messages import Message, Piece
-from lmnb.language.run import Run, current_branch
+from lmnb.language.run import Run
 from lmnb.language.token_parts import part
 from lmnb.language.variables import Chunk, Failure, Variable
 from lmnb.language.waiting import Signal

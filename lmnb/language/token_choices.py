@@ -50,7 +50,8 @@ class GeneratedTokens(list[GeneratedToken]):
     def _repr_html_(self) -> str:
         boxes = "".join(_box(token) for token in self)
         return (
-            f"<div><small>{len(self)} tokens; the number is a token's place</small>"
+            '<div class="lmnb-lens mathjax_ignore">'
+            f"<small>{len(self)} tokens; the number is a token's place</small>"
             f'<div style="display:flex;flex-wrap:wrap;gap:2px;font-family:monospace">{boxes}</div></div>'
         )
 

@@ -39,7 +39,7 @@ class Tokens(list[PromptToken]):
             for token in self
         )
         return (
-            f"<div><small>{len(self)} tokens: {legend}</small>"
+            f'<div class="lmnb-lens mathjax_ignore"><small>{len(self)} tokens: {legend}</small>'
             f'<pre style="white-space:pre-wrap;line-height:1.7">{boxes}</pre></div>'
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from lmnb.backends.base import Backend
@@ -21,14 +21,16 @@ def part(
     origin: Origin = "free",
     logprobs: Sequence[TokenLogprob] = (),
     greedy: bool = False,
+    ruled_out: Collection[int] = (),
 ) -> list[Any]:
     """One piece as `TokensGenerated.parts` has it; what is as usual is left out from the end on.
 
     `[length, tokens, seconds, origin, details]`: length of its text in UTF-16 units; seconds since the generation
     began; for each token whose log-probability was asked for, `[text, log-probability, [[text, log-probability], ...]]`
-    with the likeliest tokens at its place. With `greedy`, where the likeliest allowed token is taken, those that were
+    with the likeliest tokens at its place, and the token's log-probability among those that a constraint allowed there,
+    if one did. With `greedy`, where the likeliest allowed token is taken, those that were
     likelier than the token were ruled out (by a constraint, or as tokens that no text may hold): a third entry, 1.
-    So were all others where a constraint forced the token.
+    So were all others where a constraint forced the token, and those that are known to be: `ruled_out`.
     """
     details = [
         [
@@ -38,10 +40,11 @@ def part(
                 [
                     backend.token_text(token_id),
                     round(value, 4),
-                    *([1] if _ruled_out(token_id, value, entry, greedy) else []),
+                    *([1] if token_id in ruled_out or _ruled_out(token_id, value, entry, greedy) else []),
                 ]
                 for token_id, value in entry.top
             ],
+            *([] if entry.masked is None else [round(entry.masked, 4)]),
         ]
         for entry in logprobs
     ]
@@ -69,5 +72,12 @@ def _ruled_out(token_id: int, value: float, chosen: TokenLogprob, greedy: bool) 
 
 
 def units(text: str) -> int:
-    """Length as browsers count it."""
+    """Length as browsers count it, in UTF-16 units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def index_of_units(text: str, place: int) -> int:
+    """The index in `text` of a place that browsers count; behind a character where it lies inside one."""
+    if text.isascii():
+        return min(place, len(text))
+    return len(text.encode("utf-16-le", "surrogatepass")[: 2 * place].decode("utf-16-le", "surrogatepass"))

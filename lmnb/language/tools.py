@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -12,7 +11,8 @@ from typing import Annotated, Any
 from lmnb.errors import ArgumentError
 from lmnb.language import arguments
 from lmnb.language.pydantic_types import is_field
-from lmnb.language.typed import convert, merge_definitions, schema_of
+from lmnb.language.typed import convert, hints_of, merge_definitions, schema_of
+from lmnb.language.unenforced import plain
 from lmnb.runtime.argument_checks import shown
 
 Tools = Mapping[str, Callable[..., Any]]
@@ -46,7 +46,7 @@ def named_tools(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[.
 
 
 def tools_schema(tools: Tools) -> dict[str, Any]:
-    """The JSON schema of one call of one of `tools`: {"name": ..., "arguments": {...}}."""
+    """The JSON schema of one call of one of `tools`: {"name": ..., "arguments": {...}}, with notes."""
     definitions: dict[str, Any] = {}
     calls = []
     for name, function in tools.items():
@@ -68,7 +68,8 @@ def describe_tools(functions: Iterable[Callable[..., Any]]) -> str:
     lines = []
     for name, function in named_tools(functions).items():
         about = {"name": name, "description": inspect.getdoc(function) or "", "parameters": None}
-        lines.append(json.dumps({**about, "parameters": _arguments_schema(name, function)}, ensure_ascii=False))
+        parameters, _ = plain(_arguments_schema(name, function))
+        lines.append(json.dumps({**about, "parameters": parameters}, ensure_ascii=False))
     return "\n".join(lines)
 
 
@@ -107,9 +108,15 @@ def _arguments_schema(name: str, function: Callable[..., Any]) -> dict[str, Any]
 def _parameters(name: str, function: Callable[..., Any]) -> list[tuple[str, Any, bool]]:
     """Each parameter's name, type, and whether it may be left out. One with a pydantic `Field` for a default has its
     limits and may not: a plain function would get the `Field` itself."""
-    hints = typing.get_type_hints(function, include_extras=True)
+    hints = hints_of(inspect.unwrap(function))
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        raise ArgumentError(
+            f"the tool {name} has no signature to read; write a function with typed parameters"
+        ) from None
     found = []
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in signature.parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ArgumentError(f"the tool {name} takes {parameter}, which a model cannot name; name each parameter")
         if parameter.name not in hints:

@@ -16,6 +16,7 @@ from lmnb.language.primitives import role_turn
 from lmnb.language.reasoning import SUFFIX
 from lmnb.language.source import caller_line
 from lmnb.language.submission import check_roles, merge_text
+from lmnb.language.variables import unknown_variable
 
 if TYPE_CHECKING:
     from lmnb.language.tracing import Tracer
@@ -88,8 +89,6 @@ class TracedState:
 
     def get_var(self, name: str) -> Any:
         """The placeholder of a variable, or the value that `set_var` gave."""
-        from lmnb.language.state import unknown_variable
-
         if name not in self.variables:
             raise unknown_variable(name, self.variables)
         return self.variables[name]

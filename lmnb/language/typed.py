@@ -16,10 +16,13 @@ import uuid
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
-from typing import Any, Literal, Union, cast, get_args, get_origin
+from typing import Any, ClassVar, Literal, Union, cast, get_args, get_origin
 
 from lmnb.errors import ArgumentError
 from lmnb.language import pydantic_types
+from lmnb.language.enum_values import check_enum, json_value
+from lmnb.language.unenforced import VALUES, noted
+from lmnb.runtime.argument_checks import shown
 
 _PLAIN: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},
@@ -29,6 +32,7 @@ _PLAIN: dict[Any, dict[str, Any]] = {
     type(None): {"type": "null"},
     None: {"type": "null"},
     Any: {},
+    object: {},
     list: {"type": "array"},
     dict: {"type": "object"},
     dt.date: {"type": "string", "format": "date"},
@@ -39,8 +43,8 @@ _UNIONS = (Union, types.UnionType)
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """The JSON schema of a type. ArgumentError for a type that JSON has no form for, or for limits in `Annotated[...]`
-    that cannot be enforced."""
+    """The JSON schema of a type, with notes of what only reading a value checks (`unenforced.py`). ArgumentError for a
+    type that JSON has no form for, or for limits in `Annotated[...]` that cannot be enforced."""
     if _is_left_to_pydantic(kind):
         return pydantic_types.json_schema(kind)
     writer = _Writer()
@@ -50,7 +54,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
 
 def value_of(kind: Any, text: str) -> Any:
     """The value of type `kind` that the JSON `text` stands for. ValueError if it is none."""
-    return convert(kind, json.loads(text))
+    return pydantic_types.read(kind, text) if _is_left_to_pydantic(kind) else _convert(kind, json.loads(text))
 
 
 def convert(kind: Any, value: Any) -> Any:
@@ -73,7 +77,7 @@ class _Writer:
             return dict(_PLAIN[kind])
         origin, arguments = get_origin(kind), get_args(kind)
         if origin is Literal:
-            return {"enum": list(arguments)}
+            return {"enum": [_plain_value(item) for item in arguments]}
         if origin in _UNIONS:
             return {"anyOf": [self.schema(part) for part in arguments]}
         if origin is list:
@@ -83,11 +87,12 @@ class _Writer:
         if origin is dict and arguments[0] is str:
             return {"type": "object", "additionalProperties": self.schema(arguments[1])}
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
+            _check_enum(kind)
             return {"enum": [member.value for member in kind]}
         if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
             return self._named(kind)
         raise ArgumentError(
-            f"{kind!r} has no JSON schema; use plain types, list, dict[str, ...], Literal, enums, dataclasses or "
+            f"{shown(kind)} has no JSON schema; use plain types, list, dict[str, ...], Literal, enums, dataclasses or "
             "pydantic models"
         )
 
@@ -95,6 +100,8 @@ class _Writer:
         if len(arguments) == 2 and arguments[1] is ...:
             return {"type": "array", "items": self.schema(arguments[0])}
         parts = [self.schema(part) for part in arguments]
+        if not parts:
+            return {"type": "array", "maxItems": 0}
         return {"type": "array", "prefixItems": parts, "items": False, "minItems": len(parts)}
 
     def _named(self, kind: Any) -> dict[str, Any]:
@@ -104,12 +111,14 @@ class _Writer:
             self._names.append((kind, name))
             self.definitions[name] = {}  # stands for it while its own parts refer to it
             fields = list(_fields(kind))
-            self.definitions[name] = {
+            schema = {
                 "type": "object",
                 "properties": {field: self.schema(hint) for field, hint, _ in fields},
                 "required": [field for field, _, required in fields if required],
                 "additionalProperties": False,
             }
+            after = hasattr(kind, "__post_init__")
+            self.definitions[name] = noted(schema, f"{kind.__name__}.__post_init__") if after else schema
         return {"$ref": f"#/$defs/{name}"}
 
 
@@ -135,7 +144,7 @@ def _renamed(schema: Any, refs: Mapping[str, str]) -> Any:
         return schema
     return {
         key: value
-        if key in pydantic_types.VALUES
+        if key in VALUES
         else refs[value]
         if key == "$ref" and isinstance(value, str) and value in refs
         else _renamed(value, refs)
@@ -147,15 +156,24 @@ def _free_name(name: str, taken: Container[str]) -> str:
     return next(free for number in count(1) if (free := name if number == 1 else f"{name}_{number}") not in taken)
 
 
+def hints_of(thing: Any) -> dict[str, Any]:
+    """The types that a class or a function names. ArgumentError for a name that is not there, or no type."""
+    try:
+        return typing.get_type_hints(thing, include_extras=True)
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
+        name = getattr(thing, "__name__", repr(thing))
+        raise ArgumentError(f"the types of {name} cannot be read: {error}") from None
+
+
 def _fields(kind: Any) -> Iterator[tuple[str, Any, bool]]:
     """Name, type and whether it must be there, of a dataclass's or TypedDict's parts."""
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = hints_of(kind)
     if typing.is_typeddict(kind):
         for name, hint in hints.items():
             yield name, hint, name in kind.__required_keys__
         return
-    for field in dataclasses.fields(kind):
-        if field.init:
+    for field in kind.__dataclass_fields__.values():
+        if field.init and get_origin(hints[field.name]) is not ClassVar and hints[field.name] is not ClassVar:
             given = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
             yield field.name, hints[field.name], not given
 
@@ -176,7 +194,8 @@ def _convert(kind: Any, value: Any) -> Any:
     if origin is dict:
         return {key: _convert(arguments[1], item) for key, item in _checked(value, dict).items()}
     if origin is Literal:
-        return _one_of(arguments, value)
+        found = [item for item in arguments if _is_same(json_value(item), value)]
+        return found[0] if found else _one_of((), value)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(value)
     if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
@@ -199,24 +218,45 @@ def _convert_union(kinds: tuple[Any, ...], value: Any) -> Any:
     for kind in kinds:
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             return _convert(kind, value)
-    raise ValueError(f"{value!r} is none of {kinds!r}")
+    raise ValueError(f"{shown(value)} is none of {shown(kinds)}")
+
+
+def _plain_value(item: Any) -> Any:
+    try:
+        return json_value(item)
+    except TypeError as error:
+        raise ArgumentError(str(error)) from None
+
+
+def _check_enum(kind: type[enum.Enum]) -> None:
+    try:
+        check_enum(kind)
+    except TypeError as error:
+        raise ArgumentError(str(error)) from None
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return bool(one == other) and type(one) is type(other)
 
 
 def _one_of(values: tuple[Any, ...], value: Any) -> Any:
     if not any(value == other and type(value) is type(other) for other in values):
-        raise ValueError(f"{value!r} is none of {values!r}")
+        raise ValueError(f"{shown(value)} is none of {shown(values)}")
     return value
 
 
 def _checked(value: Any, kind: type) -> Any:
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise ValueError(f"{value!r} is no {kind.__name__}")
+        raise ValueError(f"{shown(value)} is no {kind.__name__}")
     return value
 
 
 def _bare(kind: Any) -> Any:
     """Without `Required`, `NotRequired`, `ReadOnly`, and without an `Annotated` that gives no limits."""
     while True:
+        if isinstance(kind, dataclasses.InitVar):
+            kind = kind.type
+            continue
         if hasattr(kind, "__metadata__"):
             if pydantic_types.has_limits(kind.__metadata__):
                 return kind
@@ -233,6 +273,18 @@ def _is_hashable(kind: Any) -> bool:
     return True
 
 
+def _is_of_another_library(kind: Any) -> bool:
+    """Whether it is a type without limits that nothing here reads or writes, and pydantic may."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if isinstance(kind, typing.TypeVar) or (_is_hashable(kind) and kind in _PLAIN):
+        return False
+    if origin is not None:
+        return origin not in (*_UNIONS, Literal, list, tuple) and not (origin is dict and arguments[0] is str)
+    if not isinstance(kind, type):
+        return True
+    return not (issubclass(kind, enum.Enum) or dataclasses.is_dataclass(kind) or typing.is_typeddict(kind))
+
+
 def _is_left_to_pydantic(kind: Any) -> bool:
     """Whether some part of the type, apart from what `Annotated[...]` gives limits to, is only pydantic's to read."""
     seen: list[Any] = []
@@ -245,7 +297,7 @@ def _is_left_to_pydantic(kind: Any) -> bool:
         seen.append(part)
         if hasattr(part, "__metadata__"):
             continue
-        if pydantic_types.is_pydantics(part):
+        if pydantic_types.is_pydantics(part) or _is_of_another_library(part):
             found = True
         elif dataclasses.is_dataclass(part) or typing.is_typeddict(part):
             waiting.extend(hint for _, hint, _ in _fields(part))

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lmnb.errors import CancelledError, GenerationError, LmnbError
+from lmnb.errors import CancelledError, GenerationError, LmnbError, UnknownVariableError
 from lmnb.language.waiting import Signal
+from lmnb.runtime.argument_checks import shown, shown_error
 from lmnb.runtime.request import TokenLogprob
 
 if TYPE_CHECKING:
@@ -133,14 +134,26 @@ class Variable:
         reason = self.meta["finish_reason"]
         kind = reason["type"] if isinstance(reason, Mapping) else reason
         if kind != "stop":
+            advice = "raise max_tokens, or read" if kind == "length" else "run it again, or read"
             raise GenerationError(
-                f"variable {self.name!r} is incomplete ({kind}), so it has no typed value; raise max_tokens, or read "
-                f"its text: {str(self.value)[-60:]!r}"
+                f"variable {self.name!r} is incomplete ({kind}), so it has no typed value; {advice} its text: "
+                f"{str(self.value)[-60:]!r}"
             )
+        if self.meta.get("cut"):
+            raise GenerationError(self._cut(reason["matched"]))
         try:
             return [self.read(text) for text in self.value] if isinstance(self.value, list) else self.read(self.value)
         except Exception as error:
-            raise GenerationError(f"variable {self.name!r} has no typed value: {error}") from error
+            if isinstance(reason, Mapping) and isinstance(reason.get("matched"), str):  # not told
+                raise GenerationError(self._cut(reason["matched"])) from error
+            raise GenerationError(f"variable {self.name!r} has no typed value: {shown_error(error)}") from error
+
+    def _cut(self, matched: str | int | None) -> str:
+        stop = f"stop token {matched}" if isinstance(matched, int) else f"stop string {shown(matched)}"
+        return (
+            f"variable {self.name!r} is incomplete: cut by the {stop}, so it has no typed value; leave that stop out, "
+            f"or read its text: {str(self.value)[-60:]!r}"
+        )
 
     @property
     def available(self) -> bool:
@@ -177,3 +190,9 @@ class ChunkReader:
     def pending(self) -> bool:
         """Whether chunks have arrived that were not taken."""
         return self._next < len(self.chunks)
+
+
+def unknown_variable(name: object, known: Mapping[str, object]) -> UnknownVariableError:
+    """The error for a name that nothing sets."""
+    names = ", ".join(sorted(known)) or "none yet"
+    return UnknownVariableError(f"this state has no variable {name!r}; it has: {names}")

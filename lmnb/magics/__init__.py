@@ -5,11 +5,15 @@ Imported only by IPython. `lmnb.load_ipython_extension` leads here.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lmnb.backends.base import Backend
-    from lmnb.magics.models import Settings
+    from lmnb.backends.runtime_options import RuntimeOptions
     from lmnb.magics.session import Session
 
 _sessions: dict[Any, Session] = {}  # by shell; a kernel has one
@@ -23,10 +27,14 @@ def load_ipython_extension(shell: Any) -> None:
     from lmnb.magics.lmprog import LmprogMagics, option_parser
     from lmnb.magics.models import ModelShelf
     from lmnb.magics.session import Session
+    from lmnb.widgets.shell_channel import mend_shell_channel
 
     if shell in _sessions:
         return
-    session = _sessions[shell] = Session(shell, ModelShelf(_open_runtime, get_default_backend, set_default_backend))
+    mend_shell_channel()
+    session = _sessions[shell] = Session(
+        shell, ModelShelf(partial(_prepare_runtime, shell), get_default_backend, set_default_backend)
+    )
     session.open(CellCompleter(shell, session.models, option_parser().option_names(), HELP))
     control = Lmnb(shell, session)
     shell.register_magics(control, LmprogMagics(shell, session, control))
@@ -47,7 +55,17 @@ def unload_ipython_extension(shell: Any) -> None:
             shell.configurables.remove(magics)
 
 
-def _open_runtime(settings: Settings) -> Backend:
+def _prepare_runtime(shell: Any, settings: RuntimeOptions) -> Callable[[], Backend]:
     from lmnb.backends.local import Runtime
+    from lmnb.magics.load_bar import LoadBar
 
-    return Runtime(settings.model, **settings.given())
+    load_bar = LoadBar(shell)
+    open_runtime = Runtime.prepare(**replace(settings, on_progress=load_bar).as_arguments())
+
+    def open_and_tidy() -> Backend:
+        try:
+            return open_runtime()
+        finally:
+            load_bar.close()
+
+    return open_and_tidy

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
+import lmnb.language
 from lmnb.errors import ProgramError
 from lmnb.language.definition import keep_definition
 
 STATE = "s"
+_TURNS = {role + end for role in ("system", "user", "assistant") for end in ("", "_begin", "_end")}
+STEPS = frozenset({"gen", "gen_int", "gen_string", "select", "image", "video", "separate_reasoning", *_TURNS})
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -89,6 +92,7 @@ def parse(cell: CellText, transform: Callable[[str], str]) -> ast.Module:
 
 def compile_cell(cell: CellText, tree: ast.Module, namespace: dict[str, Any]) -> Callable[[Any], Any]:
     """A function of the state that runs the body over `namespace` and returns its last expression's value."""
+    _refuse_idle_steps(cell, tree, namespace)
     try:
         compile(tree, cell.filename, "exec", dont_inherit=True)  # a `return` here is an error; in a function it is not
     except SyntaxError as error:
@@ -110,6 +114,7 @@ def compile_program(
     cell: CellText, tree: ast.Module, name: str, params: str, namespace: dict[str, Any]
 ) -> Callable[..., Any]:
     """A function `name(s, PARAMS)` with the body, whose globals are `namespace`."""
+    _refuse_idle_steps(cell, tree, namespace)
     definition = _signature(cell, name, params)
     function = _define(cell, definition, list(tree.body), namespace)
     function.__module__ = str(namespace.get("__name__", "__main__"))
@@ -195,6 +200,20 @@ def _refuse_async_and_yield(cell: CellText, tree: ast.Module) -> None:
         else:
             continue
         raise ProgramSyntaxError(what, cell.place(node.lineno), cell.source_line(node.lineno), node.col_offset + 1)
+
+
+def _refuse_idle_steps(cell: CellText, tree: ast.Module, namespace: dict[str, Any]) -> None:
+    """`gen("x")` as a statement makes a step that nothing runs."""
+    for node in _own_nodes(tree):
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
+            continue
+        called = node.value.func
+        if not isinstance(called, ast.Name) or called.id not in STEPS:
+            continue
+        if namespace.get(called.id) is getattr(lmnb.language, called.id):  # and not a function of the user's own
+            message = f"{called.id}(...) alone adds nothing to the prompt; write `{STATE} += {called.id}(...)`"
+            place = cell.place(node.lineno)
+            raise ProgramSyntaxError(message, place, cell.source_line(node.lineno), node.col_offset + 1)
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:

@@ -11,24 +11,21 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from traitlets import CaselessStrEnum, Dict, Float, List, Unicode, observe
 
 from lmnb.backends.prompt_cache import PromptCache
+from lmnb.backends.runtime_options import RuntimeOptions, add_arguments, usage
 from lmnb.language import ProgramState, cancel_runs, runs_at_work
 from lmnb.magics import options
 from lmnb.magics.ledger_table import ledger_text
-from lmnb.magics.models import LoadedModel, Settings
+from lmnb.magics.models import EMBEDDED, LoadedModel
 from lmnb.magics.report import say, status_line
 from lmnb.magics.session import Session
 from lmnb.widgets import CacheSource, CacheView, freeze_outputs, prefer_mode
 
 MAGIC = "%lmnb"
-HELP = """\
+HELP = f"""\
 %lmnb load [MODEL] [options]   load a model and use it from now on; without MODEL, the one that comes with lmnb
     MODEL                      a folder of weights, a GGUF file, or a hub id
     --name NAME                call it NAME, for `%%lmprog -m NAME` (default: the last part of MODEL)
-    --dtype DTYPE              float32 or bfloat16
-    --device DEVICE            cpu or cuda
-    --quantization KIND        gguf (a GGUF file's integers as they are: on a CPU the default) or none
-    --kv-cache SIZE            room in the KV pool: tokens, or memory such as 512MiB
-    --deterministic            the same prompt and seed give the same text, whatever else runs; slower
+{usage(4, 31, 112)}
 %lmnb status                   models, memory, what runs, how much of the prompts was reused
 %lmnb tree [NAME]              the cache tree, live (--view html: a picture of now)
 %lmnb cancel                   stop all runs that still generate, in the background or left behind
@@ -38,12 +35,12 @@ HELP = """\
 %lmnb unload [NAME]            close a model's engine and free its memory (without NAME: all)
 %lmnb ledger                   tokens and seconds by cell, what reuse saved, and money where prices are set
     --clear                    forget them after showing them
-%lmnb freeze                   replace the live views by pictures that stand alone; then save the notebook
+%lmnb freeze                   end the live views and leave their pictures; then save the notebook
 %lmnb help                     this text
 
 %%lmprog? explains prompt programs. Settings (%config Lmnb lists them):
 %config Lmnb.view = "html"                           how runs are shown: widget, html, text, off or auto
-%config Lmnb.prices = {"gpt-4o-mini": [0.15, 0.6]}   money for a million prompt and generated tokens"""
+%config Lmnb.prices = {{"gpt-4o-mini": [0.15, 0.6]}}   money for a million prompt and generated tokens"""
 
 
 @magics_class
@@ -104,18 +101,12 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
 
     def load(self, words: list[str]) -> None:
         parser = self._parser("load")
-        parser.add_argument("model", nargs="?")
+        parser.add_argument("model", nargs="?", default=EMBEDDED)
         parser.add_argument("--name")
-        parser.add_argument("--dtype")
-        parser.add_argument("--device")
-        parser.add_argument("--quantization")
-        parser.add_argument("--kv-cache")
-        parser.add_argument("--deterministic", action="store_true", default=None)
-        chosen = parser.parse(words)
-        settings = Settings(
-            chosen.model, chosen.dtype, chosen.device, chosen.quantization, chosen.kv_cache, chosen.deterministic
-        )
-        model = self.session.load(settings, chosen.name)
+        add_arguments(parser)
+        chosen = vars(parser.parse(words))
+        name = chosen.pop("name")
+        model = self.session.load(RuntimeOptions(**chosen), name)
         say(status_line(model, default=True))
 
     def status(self, words: list[str]) -> None:
@@ -189,11 +180,15 @@ class Lmnb(Magics):  # type: ignore[misc]  # IPython's class is untyped
                 say(f"{model.name}: busy, so nothing was done. Wait for the run to end, or `%lmnb cancel`.")
 
     def unload(self, words: list[str]) -> None:
+        models = self.session.models
         for model in self._named("unload", words):
-            self.session.models.unload(model.name)
+            was_default = models.default() is model.backend
+            models.unload(model.name)
             for view in self._trees.pop(model.backend, ()):
                 view.say_unloaded()
-            say(f"{model.name}: unloaded.")
+            left = next((one.name for one in models if one.backend is models.default()), None)
+            now = f" The default is now {left}." if was_default and left is not None else ""
+            say(f"{model.name}: unloaded, its memory is free again.{now}")
 
     def ledger(self, words: list[str]) -> None:
         parser = self._parser("ledger")

@@ -7,32 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from IPython.core.error import UsageError
 
 from lmnb.backends.base import Backend
+from lmnb.backends.runtime_options import RuntimeOptions
 from lmnb.magics.options import suggest
 
 EMBEDDED = "smollm2"  # the small model that comes in a wheel; what a newcomer's first cell runs on
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a model was asked for with; None leaves the engine's own choice."""
-
-    model: str | None = None
-    dtype: str | None = None
-    device: str | None = None
-    quantization: str | None = None
-    kv_cache: str | None = None
-    deterministic: bool | None = None
-
-    def given(self) -> dict[str, Any]:
-        options = {name: value for name, value in asdict(self).items() if name != "model"}
-        return {name: value for name, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -41,7 +25,7 @@ class LoadedModel:
 
     name: str
     backend: Backend
-    settings: Settings
+    settings: RuntimeOptions
 
     @property
     def has_ended(self) -> bool:
@@ -50,15 +34,16 @@ class LoadedModel:
 
 
 class ModelShelf:
-    """Models by name. `open_model` builds an engine; `get_default` and `set_default` are the language's default."""
+    """Models by name. `prepare` checks settings, and what it returns builds an engine; `get_default` and
+    `set_default` are the language's default."""
 
     def __init__(
         self,
-        open_model: Callable[[Settings], Backend],
+        prepare: Callable[[RuntimeOptions], Callable[[], Backend]],
         get_default: Callable[[], Backend | None],
         set_default: Callable[[Backend | None], None],
     ) -> None:
-        self._open_model = open_model
+        self._prepare = prepare
         self._get_default = get_default
         self._set_default = set_default
         self._models: dict[str, LoadedModel] = {}
@@ -70,20 +55,21 @@ class ModelShelf:
         return len(self._models)
 
     def load(
-        self, settings: Settings, name: str | None = None, *, make_default: bool = True
+        self, settings: RuntimeOptions, name: str | None = None, *, make_default: bool = True
     ) -> tuple[LoadedModel, bool]:
         """Load a model. Returns it, and whether it was loaded just now.
 
         Asking again for the same model is free; other settings under the same name replace it, and so it is with
-        a model whose engine has ended.
+        a model whose engine has ended. The one to be replaced is unloaded when all is checked that needs no weights.
         """
-        key = name or model_name(settings.model)
+        key = name or model_name(str(settings.model))
         present = self._models.get(key)
         fresh = present is None or present.settings != settings or present.has_ended
         if fresh:
+            open_model = self._prepare(settings)
             if present is not None:
                 self.unload(key)  # first: two copies may not fit the memory
-            present = LoadedModel(key, self._open_model(settings), settings)
+            present = LoadedModel(key, open_model(), settings)
             self._models[key] = present
         assert present is not None
         if make_default:
@@ -119,10 +105,8 @@ class ModelShelf:
             self.unload(name)
 
 
-def model_name(model: str | None) -> str:
-    """The short name of a model: `smollm2` for the embedded one, else the last part of its path or id."""
-    if model is None:
-        return EMBEDDED
+def model_name(model: str) -> str:
+    """The short name of a model: the last part of its path or id."""
     path = Path(model)
     return path.stem if path.suffix == ".gguf" else path.name or model
 

@@ -21,12 +21,13 @@ def status_line(model: LoadedModel, *, default: bool) -> str:
     now = status()
     strict = ", deterministic" if now.deterministic else ""
     pinned = f"{now.pinned_tokens:,} of them pinned, " if now.pinned_tokens else ""
+    held = f" in {now.kv_note}" if now.kv_note else ""
     kind = f"{now.dtype} ({now.weight_note})" if now.weight_note else now.dtype
     return "\n".join(
         (
             f"{head}: {now.model}, {kind} on {now.device}, context {now.context_tokens:,} tokens{strict}",
-            f"  memory   weights {_bytes(now.weight_bytes)}, KV pool {_bytes(now.pool_bytes)} for {now.pool_tokens:,} "
-            f"tokens ({now.cached_tokens:,} cached, {pinned}{now.free_tokens:,} free)",
+            f"  memory   weights {_bytes(now.weight_bytes)}, KV pool {_bytes(now.pool_bytes)}{held} for "
+            f"{now.pool_tokens:,} tokens ({now.cached_tokens:,} cached, {pinned}{now.free_tokens:,} free)",
             f"  work     {now.running} running, {now.waiting} waiting; {now.prompt_tokens:,} prompt tokens, "
             f"{_share(now.reused_tokens, now.prompt_tokens)} of them reused; {now.generated_tokens:,} generated",
         )

@@ -9,10 +9,12 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from lmnb.backends.base import Backend
+from lmnb.backends.runtime_options import RuntimeOptions
+from lmnb.language.interrupts import calm_interrupts
 from lmnb.language.ledger import Ledger
 from lmnb.magics.body import CellText, find_offset
 from lmnb.magics.completer import CellCompleter
-from lmnb.magics.models import EMBEDDED, LoadedModel, ModelShelf, Settings, is_path
+from lmnb.magics.models import EMBEDDED, LoadedModel, ModelShelf, is_path
 from lmnb.magics.namespace import PushedNames
 from lmnb.magics.options import suggest
 from lmnb.magics.report import say
@@ -73,10 +75,18 @@ class Session:
         filename = self.shell.compile.cache(cell, self.cell_number, raw_code=cell)
         return CellText(body, offset, filename, f"Cell In[{self.cell_number}]")
 
-    def load(self, settings: Settings, name: str | None = None, *, make_default: bool = True) -> LoadedModel:
-        """Load a model, with a line that says so; nothing is said of one that is loaded already."""
+    @calm_interrupts
+    def load(self, settings: RuntimeOptions, name: str | None = None, *, make_default: bool = True) -> LoadedModel:
+        """Load a model, with a line that says so; nothing is said of one that is loaded already. One that was unloaded
+        for a load that failed is named."""
         start = time.perf_counter()
-        model, fresh = self.models.load(settings, name, make_default=make_default)
+        before = {model.name for model in self.models}
+        try:
+            model, fresh = self.models.load(settings, name, make_default=make_default)
+        except BaseException:
+            for gone in before - {model.name for model in self.models}:
+                say(f"{gone} was unloaded to make room, before this failed. `%lmnb load` loads it again.")
+            raise
         if fresh:
             say(f"Loaded {model.name} in {time.perf_counter() - start:.1f} s.")
         return model
@@ -93,7 +103,7 @@ class Session:
             backend: Backend = value
             return backend
         if is_path(model) or model == EMBEDDED:
-            return self.load(Settings(model), make_default=self.models.default() is None).backend
+            return self.load(RuntimeOptions(model), make_default=self.models.default() is None).backend
         known = [one.name for one in self.models] + [EMBEDDED]
         raise UsageError(
             f"no model named {model!r} is loaded, and there is no such file.{suggest(model, known)} "
@@ -102,4 +112,4 @@ class Session:
 
     def _load_embedded(self) -> Backend:
         say("No model is loaded yet: loading the small one that comes with lmnb. `%lmnb load MODEL` picks another.")
-        return self.load(Settings(EMBEDDED)).backend
+        return self.load(RuntimeOptions(EMBEDDED)).backend

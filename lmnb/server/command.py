@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from lmnb.backends.runtime_options import RuntimeOptions, add_arguments
 from lmnb.server.server import Server
 
 if TYPE_CHECKING:
@@ -22,13 +23,7 @@ def add_commands(commands: _SubParsersAction[Any]) -> None:
     serve.add_argument("--model", default="smollm2", help="a name, folder, .gguf file or hub id (default: smollm2)")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     serve.add_argument("--port", type=int, default=30000, help="port; 0 takes a free one (default: 30000)")
-    serve.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    serve.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
-    serve.add_argument("--quantization", default="auto", help="auto, none, or gguf: a GGUF file's integers as they are")
-    serve.add_argument("--kv-cache", help="how much the KV cache holds: tokens, or memory such as 60GiB")
-    serve.add_argument("--deterministic", action="store_true", help="same prompt and seed, same text; slower")
-    serve.add_argument("--max-running", type=int, help="sequences decoded together")
-    serve.add_argument("--chat-template", help="a registered name, or Jinja source")
+    add_arguments(serve)
     serve.set_defaults(run=_serve)
 
 
@@ -36,16 +31,8 @@ def _serve(options: argparse.Namespace) -> int:
     from lmnb.backends.local import Runtime
     from lmnb.env import api_key
 
-    runtime = Runtime(
-        options.model,
-        device=options.device,
-        dtype=options.dtype,
-        quantization=options.quantization,
-        kv_cache=options.kv_cache,
-        deterministic=options.deterministic,
-        max_running=options.max_running,
-        chat_template=options.chat_template,
-    )
+    told = {name: value for name, value in vars(options).items() if name in RuntimeOptions.__dataclass_fields__}
+    runtime = Runtime(**told)
     with runtime, Server(runtime, host=options.host, port=options.port, api_key=api_key()) as server:
         print(f"{runtime.name} at {server.url} (OpenAI: {server.url}/v1)", flush=True)  # noqa: T201
         server.wait()

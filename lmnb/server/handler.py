@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from lmnb.runtime.json_reading import LossError, WholeDecoder
 from lmnb.server.address import is_loopback
 from lmnb.server.http_error import HttpError, as_http_error, error_body
 from lmnb.server.job import Answer, ClientGoneError
@@ -53,6 +54,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._check(path)
                 self._body = body
                 answer = route(path)
+                if isinstance(answer, Answer):
+                    answer.begin()
             except ClientGoneError:
                 raise
             except Exception as error:
@@ -135,7 +138,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _json(self) -> Any:
         try:
-            return json.loads(self._body)
+            return json.loads(self._body, cls=WholeDecoder)
+        except LossError as error:
+            raise HttpError(400, f"in the body, {error}") from None
         except ValueError as error:
             raise HttpError(400, f"the body is not JSON: {error}") from error
         except RecursionError:
@@ -160,7 +165,8 @@ class Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"), "application/json")
 
     def _send_events(self, answer: Answer) -> None:
-        """Server-sent events in chunks, ended by `[DONE]`. A client that leaves ends the generation."""
+        """Server-sent events in chunks, ended by `[DONE]`, of an answer that has begun: its status is 200. A client
+        that leaves ends the generation."""
         try:
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream; charset=utf-8")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,10 @@ class Job:
 
     def __init__(self, runtime: Runtime, requests: Sequence[Request], is_gone: Callable[[], bool]) -> None:
         self._is_gone = is_gone
+        self._constraints = [request.sampling.constraint for request in requests]
         self._queue: SimpleQueue[tuple[int, Event]] = SimpleQueue()
+        self._held: deque[tuple[int, Event]] = deque()  # taken from the queue, and not told yet
+        self._num_pending = len(requests)  # have not told their last event
         self.aborted = False
         self._handles = []
         try:
@@ -49,11 +53,27 @@ class Job:
             if not handle.done:
                 handle.cancel()
 
+    def begin(self) -> None:
+        """Wait until it is known that all of it can be generated: for the first event of a request of each constraint.
+        Raises the error of one that was refused before that, and ClientGoneError when the client has left."""
+        unknown = set(self._constraints)
+        for index, event in self._taken():
+            self._held.append((index, event))
+            if isinstance(event, FinishEvent) and event.error is not None:
+                raise event.error
+            unknown.discard(self._constraints[index])
+            if not unknown:
+                return
+
     def events(self) -> Iterator[tuple[int, Event]]:
         """Events with the index of their request, to the last one. ClientGoneError when the client has left."""
-        pending = len(self._handles)
+        while self._held:
+            yield self._held.popleft()
+        yield from self._taken()
+
+    def _taken(self) -> Iterator[tuple[int, Event]]:
         looked = time.monotonic()
-        while pending:
+        while self._num_pending:
             if time.monotonic() - looked >= LOOK_SECONDS:
                 looked = time.monotonic()
                 if self._is_gone():
@@ -62,23 +82,29 @@ class Job:
                 index, event = self._queue.get(timeout=LOOK_SECONDS)
             except Empty:
                 continue
-            pending -= isinstance(event, FinishEvent)
+            self._num_pending -= isinstance(event, FinishEvent)
             yield index, event
 
     def _put(self, index: int, event: Event) -> None:
         self._queue.put((index, event))
 
 
-@dataclass(frozen=True)
 class Answer:
     """A job whose events are told as they come."""
 
-    job: Job
-    events: Generator[Any, None, None]
+    def __init__(self, job: Job, events: Generator[Any, None, None]) -> None:
+        self.job = job
+        self.events: Iterator[Any] = events
+        self._source = events
+
+    def begin(self) -> None:
+        """Wait for the first event. Raises what is refused before that."""
+        first = list(islice(self._source, 1))
+        self.events = chain(first, self._source)
 
     def close(self) -> None:
         """End it, also if nobody has begun to read."""
-        self.events.close()
+        self._source.close()
         self.job.cancel()
 
 

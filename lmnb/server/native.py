@@ -125,6 +125,7 @@ class Native:
     ) -> Generator[dict[str, Any], None, None]:
         started = time.monotonic()
         with self._jobs.running(options.rid, job):
+            job.begin()
             try:
                 for index, event in job.events():
                     state = states[index]

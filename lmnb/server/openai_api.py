@@ -62,6 +62,7 @@ class OpenAIApi:
         head = form.head(form.piece_kind)
         extra = {"usage": None} if asked.with_usage else {}
         with self._jobs.running(form.id, job):
+            job.begin()
             try:
                 for index in range(len(states)):
                     for choice in form.first(index):

@@ -14,7 +14,8 @@ _CONTROLS |= {0x7F: "\u2421"} | dict.fromkeys(range(128, 160), "�")
 _TURNS = re.compile(
     "[\u0590-\u08ff\u200e\u200f\u202a-\u202e\u2066-\u2069\ufb1d-\ufdff\ufe70-\ufeff\U00010800-\U00010fff\U0001e800-\U0001efff]"
 )
-# Orders to turn, in a terminal: shown by name, for they would reach beyond the text that they stand in.
+# Orders to turn: shown by name, for a terminal would obey them beyond the text that they stand in, and no reader of a
+# page would know what the model has read.
 _ORDERS = {code: f"⟨U+{code:04X}⟩" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 _ISOLATE, _END = "\u2066", "\u2069"
 
@@ -41,7 +42,7 @@ def terminal(text: str, *, open_end: bool = False) -> str:
 
 def markup(text: str) -> str:
     """Text for HTML, as content or as a quoted attribute."""
-    return html.escape(plain(text), quote=True)
+    return html.escape(plain(text).translate(_ORDERS), quote=True)
 
 
 def isolated(text: str) -> str:

@@ -6,6 +6,7 @@ nothing while nobody does.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import anywidget
 import traitlets
 
 from lmnb.widgets.run_html import STATIC
+from lmnb.widgets.shell_channel import mend_shell_channel
 
 
 def _serialise(_value: object, widget: Any) -> str:
@@ -28,11 +30,15 @@ class ViewWidget(anywidget.AnyWidget):  # type: ignore[misc]
     """`make_snapshot() -> JSON text`; `on_message(message)` gets what the front end sends, on any thread."""
 
     snapshot = traitlets.Unicode("").tag(sync=True, to_json=_serialise)
+    picture = traitlets.Unicode("").tag(sync=True)  # class name of its pictures, which it hides while it is seen
 
-    def __init__(self, make_snapshot: Callable[[], str], on_message: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, make_snapshot: Callable[[], str], on_message: Callable[[dict[str, Any]], None], **traits: Any
+    ) -> None:
         self.make_snapshot = make_snapshot  # before the comm opens: opening it sends the first snapshot
         self._handle = on_message
-        super().__init__()
+        mend_shell_channel()  # before a front end has something to ask
+        super().__init__(picture=f"lmnb-still-{uuid.uuid4().hex[:12]}", **traits)
         self.on_msg(self._on_message)
 
     def close(self) -> None:
@@ -63,8 +69,9 @@ class ViewWidget(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 class RunWidget(ViewWidget):
-    """Draws a run."""
+    """Draws a run. `saved`: no model goes on with it, so no branch is offered."""
 
+    saved = traitlets.Bool(False).tag(sync=True)
     _esm = _text("run.js")
     _css = _text("run.css")
 

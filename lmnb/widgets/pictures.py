@@ -12,7 +12,7 @@ from lmnb.language.events import to_json
 from lmnb.language.run_diff import BranchDiff, Line, RunDiff, Summary
 from lmnb.language.saved_run import SavedRun
 from lmnb.widgets.escape import cut, markup, plain
-from lmnb.widgets.run_html import WORDS, style
+from lmnb.widgets.run_html import STILL, WORDS, style
 from lmnb.widgets.run_sinks import RunRecord
 from lmnb.widgets.run_text import seconds
 from lmnb.widgets.run_view import RunView
@@ -93,7 +93,7 @@ def diff_html(diff: RunDiff) -> str:
             for change in diff.variables
         )
         body += f"<h4>Variables</h4><table><tbody>{rows}</tbody></table>"
-    return f'{style()}{_STYLE}<div class="lmnb lmnb-static lmnb-diff"><table><tbody>{runs}</tbody></table>{body}</div>'
+    return f'{style()}{_STYLE}<div class="lmnb {STILL} lmnb-diff"><table><tbody>{runs}</tbody></table>{body}</div>'
 
 
 def _view(run: SavedRun) -> RunView:

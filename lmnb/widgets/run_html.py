@@ -1,20 +1,24 @@
 """A run as self-contained HTML: no script, no link, readable even where style sheets are stripped.
 
-Uses the class names of the live view, so one style sheet serves both. All text is escaped.
+Uses the class names of the live view, so one style sheet serves both. Without it elements and attributes say the same:
+line breaks, lists, and spaces between what style would set apart. All text is escaped.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from lmnb.language.events import image_label
+from lmnb.language.token_parts import index_of_units
 from lmnb.widgets import choice_html, origin_html, run_text
 from lmnb.widgets.escape import cut, isolated, markup
-from lmnb.widgets.run_model import Branch, RunModel, kept_units, origin_of
-from lmnb.widgets.tables import Table, find_tables
+from lmnb.widgets.parted_html import changed, parted
+from lmnb.widgets.run_model import Branch, RunModel, limit_of, untold
+from lmnb.widgets.text_html import folded, lines, shortened
 
 STATIC = Path(__file__).parent / "static"
 LIVE_CHARACTERS = 40_000  # of transcript in an update while the run goes on
@@ -22,6 +26,8 @@ FINAL_CHARACTERS = 800_000
 MANY = 12  # branches of a fork; more of them are lines that open
 MOST_LINES = 512
 PREVIEW = 160  # characters
+BOX = "max-height:640px;overflow:auto"  # about the live view's; said in place, for pages that strip style sheets
+STILL = "lmnb-static mathjax_ignore tex2jax_ignore"  # classes of every picture; dollars in a text are no formula
 _PREVIEW = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[\w+/=]+", re.ASCII)  # nothing else, nothing fetched
 SIGNS = {"running": "◌", "done": "✓", "failed": "✕", "cancelled": "■"}
 WORDS = {"running": "running", "done": "done", "failed": "failed", "cancelled": "stopped"}
@@ -38,10 +44,11 @@ def render(model: RunModel) -> str:
     writer = _Writer(model, FINAL_CHARACTERS if model.ended else LIVE_CHARACTERS)
     root = model.branches.get(0)
     transcript = writer.branch(root) if root else ""
-    classes = "lmnb lmnb-run lmnb-static" + (" lmnb-rerun" if model.head["rerun"] else "")
+    classes = f"lmnb lmnb-run {STILL}" + (" lmnb-rerun" if model.head["rerun"] else "")
+    box = f'<div class="lmnb-body" style="{BOX}" tabindex="0" role="region" aria-label="Transcript">{transcript}</div>'
     return (
         f'{style()}<div class="{classes}" data-status="{markup(model.head["status"])}">'
-        f'{_header(model)}<div class="lmnb-body">{transcript}</div>{_variables(model)}</div>'
+        f"{_header(model)}{box}{_variables(model)}</div>"
     )
 
 
@@ -57,13 +64,14 @@ def _header(model: RunModel) -> str:
         f'<span class="lmnb-sign">{SIGNS[head["status"]]}</span> {status}</span> '
         f'<b class="lmnb-program">{isolated(head["program"])}</b> '
         f'<span class="lmnb-model">{isolated(head["model"])}</span></span> '
-        f'<span class="lmnb-metrics">{metrics}</span></div>{_bar(model)}{error}'
+        f'<div class="lmnb-metrics">{metrics}</div></div>{_bar(model)}{error}'
     )
 
 
 def _metrics(model: RunModel) -> list[tuple[str, str]]:
     head = model.head
-    metrics = [(f"{head[name]:,}", name) for name in ("reused", "computed")]
+    known = model.ended or head["reused"] or head["computed"]  # they are told when a generation ends
+    metrics = [(f"{head[name]:,}", name) for name in ("reused", "computed") if known]
     metrics.append((f"{head['generated']:,}", "generated tokens"))
     if head["first_token_seconds"] is not None:
         metrics.append((run_text.seconds(head["first_token_seconds"]), "to first token"))
@@ -81,14 +89,15 @@ def _bar(model: RunModel) -> str:
 def _variables(model: RunModel) -> str:
     rows = []
     for branch in model.branches.values():
-        where = "" if branch["parent"] is None else f'<span class="lmnb-where">{markup(branch["label"])}</span>'
+        where = "" if branch["parent"] is None else f' <span class="lmnb-where">{markup(branch["label"])}</span>'
         for variable in branch["vars"].values():
             head, missing, tail = cut(variable["value"], 2000)
-            value = markup(head) + (f"<i> … {missing:,} more characters … </i>{markup(tail)}" if missing else "")
+            value = lines(head) + (f"<i> … {missing:,} more characters … </i>{lines(tail)}" if missing else "")
             kind = variable.get("kind")
-            where += f'<span class="lmnb-where">{markup(kind)}</span>' if kind not in (None, "str") else ""
+            typed = f' <span class="lmnb-where">{markup(kind)}</span>' if kind not in (None, "str") else ""
+            typed += ' <span class="lmnb-where">incomplete</span>' if variable.get("incomplete") else ""
             rows.append(
-                f'<tr><th scope="row">{isolated(variable["name"])}{where}</th>'
+                f'<tr><th scope="row">{isolated(variable["name"])}{where}{typed}</th>'
                 f'<td><div class="lmnb-value">{value}</div></td></tr>'
             )
     if not rows:
@@ -123,36 +132,6 @@ def _size(num_bytes: int) -> str:
     return f"{num_bytes / size:.{1 if num_bytes / size < 10 else 0}f} {unit}"
 
 
-def _with_tables(text: str) -> str:
-    """The text, with its tables as tables."""
-    found = find_tables(text)
-    if not found:
-        return isolated(text)
-    lines, pieces, at = text.split("\n"), "", 0
-    for table in found:
-        pieces += isolated("\n".join(lines[at : table.start])) + _table(table)
-        at = table.stop
-    return pieces + isolated("\n".join(lines[at:]))
-
-
-def _table(table: Table) -> str:
-    numeric = [' class="lmnb-number"' if table.numeric(column) else "" for column in range(len(table.head))]
-    head = "".join(
-        f'<th scope="col"{kind}>{isolated(cell)}</th>' if cell else "<td></td>"
-        for cell, kind in zip(table.head, numeric, strict=True)
-    )
-    rows = "".join(
-        "<tr>" + "".join(f"<td{kind}>{isolated(cell)}</td>" for cell, kind in zip(row, numeric, strict=True)) + "</tr>"
-        for row in table.rows
-    )
-    return f'<table class="lmnb-table"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-
-
-def _sign(branch: Branch) -> str:
-    """Marks in the text where a branch parts from it: `↳1`."""
-    return "↳" + branch["label"].rpartition("~")[2]
-
-
 def _branches(count: int) -> str:
     return f"{count:,} branch" if count == 1 else f"{count:,} branches"
 
@@ -175,7 +154,7 @@ class _Writer:
                 label = f'<b class="lmnb-role" data-role="{markup(role)}">{markup(role)}</b>' if role else ""
                 blocks.append(
                     f'<div class="lmnb-block{"" if role else " lmnb-raw"}">{label}'
-                    f'<div class="lmnb-text">{"".join(inline)}</div></div>'
+                    f'<div class="lmnb-text" style="white-space:pre-wrap">{"".join(inline)}</div></div>'
                 )
             inline.clear()
             blocks.extend(behind)
@@ -194,7 +173,7 @@ class _Writer:
                 close()
                 role = ""
             elif kind == "text":
-                inline.append(self._marked(item["text"], mark))
+                inline.append(self._marked(item["text"], mark, lambda text, start: folded(text, self.per_item)))
             elif kind == "image":
                 inline.append(_image(item))
                 inline += [_mark(mark)] if mark else []
@@ -205,40 +184,45 @@ class _Writer:
                 close()
                 blocks.append(self._fork(item) if kind == "fork" else self._join(item))
         close()
+        if given := untold(branch):
+            blocks.append(f'<p class="lmnb-hint">put there: <b>{isolated(given)}</b></p>')
         if branch["error"] and branch["parent"] is not None:
             blocks.append(f'<pre class="lmnb-error">✕ {markup(branch["error"])}</pre>')
         if branch["note"]:
             blocks.append(f'<p class="lmnb-hint">{markup(branch["note"])}</p>')
         return "".join(blocks)
 
-    def _marked(self, text: str, mark: dict[str, Any] | None) -> str:
+    def _marked(self, text: str, mark: dict[str, Any] | None, draw: Callable[[str, int], str]) -> str:
+        """The text with what marks a place in it. `draw` gets a stretch of the text, and where it starts."""
         if mark is None or mark["at"] is None:
-            return self._cut(text) + (_mark(mark) if mark else "")
-        at = len(text.encode("utf-16-le")[: 2 * mark["at"]].decode("utf-16-le", "ignore"))
-        return self._cut(text[:at]) + _mark(mark) + self._cut(text[at:])
+            return draw(text, 0) + (_mark(mark) if mark else "")
+        at = index_of_units(text, mark["at"])
+        return draw(text[:at], 0) + _mark(mark) + draw(text[at:], at)
 
-    def _cut(self, text: str) -> str:
-        head, missing, tail = cut(text, self.per_item)
-        if not missing:
-            return _with_tables(head)
-        note = f"… {missing:,} characters not shown; s.text() has them …"
-        return f'{isolated(head)}<i class="lmnb-cut"> {note} </i>{isolated(tail)}'
+    def _generated(self, gen: dict[str, Any], text: str, start: int) -> str:
+        """A stretch of a generation's text. One that still grows does not fold: it would jump."""
+        if gen["status"] == "running":
+            return shortened(text, self.per_item)
+        return folded(text, self.per_item, lambda i, j: origin_html.tokens_between(gen, start + i, start + j))
 
     def _gen(self, item: dict[str, Any], mark: dict[str, Any] | None) -> str:
         status = item["status"]
-        chip = f'<small class="lmnb-var">{isolated(item["var"])}</small>' if item["var"] else ""
+        chip = f'<small class="lmnb-var">{isolated(item["var"])}</small> ' if item["var"] else ""
         classes = "lmnb-gen lmnb-chosen" if item["kind"] == "select" else "lmnb-gen"
-        shown = self._parted(item) or self._origins(item, mark) or self._marked(item["text"], mark)
+        shown = parted(self.model, item, self.per_item) or self._origins(item, mark)
+        shown = shown or self._marked(item["text"], mark, lambda text, start: self._generated(item, text, start))
         text = f'<ins class="{classes}" data-status="{status}">{shown}</ins>'
         notes = {"cancelled": "stopped", "failed": "failed"}
-        note = notes.get(status) or ("token limit" if item["finish_reason"] == "length" else "")
+        note = notes.get(status) or limit_of(item)
         cost = ""
         sign = f' <small class="lmnb-note">{SIGNS.get(status, "") if status != "done" else ""} {note}</small>'
         if status != "running":
             counts = f"{item['reused']:,} reused · {item['computed']:,} computed · {item['tokens']:,} generated"
             saved = origin_html.steps_saved(item)
             counts += f" · {saved:,} {'step' if saved == 1 else 'steps'} saved" if saved else ""
-            cost = f'<small class="lmnb-cost">{counts}</small>'
+            if "grammar" in item:
+                counts += f" · {markup(item['constraint'].replace('_', ' '))} by {markup(item['grammar'])}"
+            cost = f' <small class="lmnb-cost">{counts}</small>'
         return (
             chip + text + (sign if note else "") + cost + (choice_html.html(item["choice"]) if item["choice"] else "")
         )
@@ -250,42 +234,24 @@ class _Writer:
             return ""
         return origin_html.spans(item) + (_mark(mark) if mark else "")
 
-    def _parted(self, item: dict[str, Any]) -> str:
-        """The text with the places where branches part from it, or where it parted; "" if there is none."""
-        branches = [self.model.branches[id] for id in item["variants"]]
-        signs = [(branch["at"][1], _sign(branch)) for branch in branches if branch["at"] is not None]
-        kept = kept_units(item)
-        if any(origin_of(part) in ("kept", "given") for part in item["parts"][:1]):
-            signs.append((kept, "↳"))
-        if not signs:
-            return ""
-        data, start, pieces = item["text"].encode("utf-16-le"), 0, ""
-        for at, sign in sorted(signs):
-            text = self._cut(data[2 * start : 2 * at].decode("utf-16-le", "ignore"))
-            pieces += f'<span class="lmnb-kept">{text}</span>' if at <= kept and text else text
-            pieces += f'<small class="lmnb-parting">{sign}</small>'
-            start = at
-        return pieces + self._cut(data[2 * start :].decode("utf-16-le", "ignore"))
-
     def _variants(self, item: dict[str, Any]) -> str:
         """The branches that part from inside a generation."""
         return self._fork({"branches": item["variants"]}, f" from inside {isolated(item['var'] or 'the text')}")
 
     def _fork(self, item: dict[str, Any], where: str = "") -> str:
         count = len(item["branches"])
-        lane, most = (self._line, MOST_LINES) if count > MANY else (self._lane, MANY)
+        many = count > MANY
+        lane, most = (self._line, MOST_LINES) if many else (self._lane, MANY)
         lanes = "".join(lane(self.model.branches[id]) for id in item["branches"][:most])
+        lanes = f'<div class="lmnb-lanes lmnb-lines">{lanes}</div>' if many else f'<ul class="lmnb-lanes">{lanes}</ul>'
         rest = f'<div class="lmnb-more">{count - most:,} more branches not shown here</div>' if count > most else ""
-        return (
-            f'<div class="lmnb-fork"><div class="lmnb-fork-head">{_branches(count)}{where}</div>'
-            f'<div class="lmnb-lanes{" lmnb-lines" if count > MANY else ""}">{lanes}</div>{rest}</div>'
-        )
+        return f'<div class="lmnb-fork"><div class="lmnb-fork-head">{_branches(count)}{where}</div>{lanes}{rest}</div>'
 
     def _lane(self, branch: Branch) -> str:
         return (
-            f'<div class="lmnb-lane" data-status="{branch["status"]}"><div class="lmnb-lane-head">'
+            f'<li class="lmnb-lane" data-status="{branch["status"]}"><div class="lmnb-lane-head">'
             f"{self._lane_head(branch)}</div>"
-            f'<div class="lmnb-lane-body">{self.branch(branch)}</div></div>'
+            f'<div class="lmnb-lane-body">{changed(self.model, branch)}{self.branch(branch)}</div></li>'
         )
 
     def _line(self, branch: Branch) -> str:
@@ -295,7 +261,7 @@ class _Writer:
         return (
             f'<details class="lmnb-lane" data-status="{branch["status"]}"><summary class="lmnb-lane-head">'
             f"{self._lane_head(branch, preview)}</summary>"
-            f'<div class="lmnb-lane-body">{self.branch(branch)}</div></details>'
+            f'<div class="lmnb-lane-body">{changed(self.model, branch)}{self.branch(branch)}</div></details>'
         )
 
     def _lane_head(self, branch: Branch, preview: str = "") -> str:

@@ -30,6 +30,7 @@ class Branch(TypedDict):
     row: int | None
     at: list[int] | None  # of a branch that parts from inside a generation: see `BranchOpened`
     note: str | None
+    given: str | None
     name: str | None  # the variable that has its state
     status: str
     error: str | None
@@ -39,7 +40,7 @@ class Branch(TypedDict):
     items: list[dict[str, Any]]
     parted: list[int]
     marks: list[dict[str, Any]]  # item, at (UTF-16 units in its text, or None) and why: see `rerun.py`
-    vars: dict[str, dict[str, str]]  # by name, in the order in which they were first set
+    vars: dict[str, dict[str, Any]]  # by name, in the order in which they were first set
 
 
 class RunModel:
@@ -107,6 +108,7 @@ class RunModel:
             "row": event.get("row"),
             "at": event.get("at"),
             "note": event.get("note"),
+            "given": event.get("given"),
             "name": None,
             "status": "running",
             "error": None,
@@ -194,6 +196,10 @@ class RunModel:
         gen["status"] = _STATUS_OF_REASON.get(event["finish_reason"], "done")
         for field in ("finish_reason", "matched", "reused", "computed", "first_token_seconds", "seconds"):
             gen[field] = event[field]
+        if event.get("grammar") is not None:
+            gen["grammar"] = event["grammar"]
+        if event.get("cut"):
+            gen["cut"] = True
         self._count_generated(event["branch"], gen, event["generated"] - gen["tokens"])
         for total in (self.head, self.branches[event["branch"]]):
             total["reused"] += event["reused"]
@@ -204,8 +210,12 @@ class RunModel:
 
     def _var(self, event: Wire) -> None:
         name = event["name"]
-        variables = self.branches[event["branch"]]["vars"]
-        variables[name] = {"name": name, "value": event["value"], "kind": event.get("kind", "str")}
+        branch = self.branches[event["branch"]]
+        variable = {"name": name, "value": event["value"], "kind": event.get("kind", "str")}
+        made = branch["items"][-1] if branch["items"] else {}
+        if made.get("var") == name and is_incomplete(made):
+            variable["incomplete"] = True
+        branch["vars"][name] = variable
 
     def _named(self, event: Wire) -> None:
         self.branches[event["branch"]]["name"] = event["name"]
@@ -296,10 +306,36 @@ def origin_of(part: list[Any]) -> str:
     return str(part[3]) if len(part) > 3 else "free"
 
 
+def is_incomplete(item: Mapping[str, Any]) -> bool:
+    """Whether a constrained generation ended before its text was whole."""
+    ended = item["finish_reason"] not in (None, "stop") or item.get("cut", False)
+    return item.get("constraint") is not None and ended
+
+
+def limit_of(item: Mapping[str, Any]) -> str:
+    """What ended a generation's text early, if anything did, in words."""
+    limit = "stop string" if item.get("cut") else "token limit" if item["finish_reason"] == "length" else ""
+    return f"incomplete: {limit}" if limit and is_incomplete(item) else limit
+
+
 def kept_units(gen: Mapping[str, Any]) -> int:
     """How much of a generation's text is as it was in the one that its branch parts from, in UTF-16 units."""
     kept = itertools.takewhile(lambda part: origin_of(part) == "kept", gen["parts"])
     return sum(part[0] for part in kept)
+
+
+def given_units(gen: Mapping[str, Any]) -> int:
+    """The same with what was put there."""
+    told = itertools.takewhile(lambda part: origin_of(part) in ("kept", "given"), gen["parts"])
+    return sum(part[0] for part in told)
+
+
+def untold(branch: Branch) -> str:
+    """What was put where the branch parts, if it failed before its text says so; else ""."""
+    said = any(
+        origin_of(part) == "given" for item in branch["items"] if item["type"] == "gen" for part in item["parts"]
+    )
+    return "" if said or branch["status"] != "failed" else branch["given"] or ""
 
 
 def merge_tokens(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lmnb.errors import LmnbError
-from lmnb.language.branching import Replacement, alternatives, branch_from, check_parting
+from lmnb.language.branching import Replacement, alternatives, branch_from, check_parting, ruled_out
 from lmnb.language.generated import Generated
 from lmnb.language.loop import background
 from lmnb.language.state import ProgramState
@@ -62,6 +62,8 @@ class Partings:
         async def ask() -> None:
             try:
                 found = await alternatives(generated, token, SHOWN)
+                ids = [token_id for entry in found[:1] for token_id, _ in entry.top]
+                out = await ruled_out(generated, token, ids)
             except Exception as error:
                 self._refuse(message, error)
                 return
@@ -69,10 +71,10 @@ class Partings:
             if found:
                 # At its end the model was asked for its own choice just now.
                 greedy = is_greedy(generated.step.params) or token >= len(generated.ids)
-                told = part("", 1, generated.stream.backend, logprobs=found[:1], greedy=greedy)
-                text, logprob, top = told[4][0]
+                told = part("", 1, generated.stream.backend, logprobs=found[:1], greedy=greedy, ruled_out=out)
+                text, logprob, top = told[4][0][:3]
                 reply["detail"] = [text, logprob, top]
-                reply["ids"] = [token_id for token_id, _ in found[0].top]
+                reply["ids"] = ids
             self._post(reply)
 
         background.spawn(ask)

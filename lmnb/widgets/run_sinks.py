@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from lmnb.widgets import run_html, run_text
 from lmnb.widgets.feed import HTML_INTERVAL, WIDGET_INTERVAL
-from lmnb.widgets.output import MimeBundle, Output, bundle
+from lmnb.widgets.output import MimeBundle, Output, Printed, bundle
 from lmnb.widgets.rerun import Comparison
 from lmnb.widgets.run_model import RunModel, merge_tokens
 from lmnb.widgets.run_parting import Partings
@@ -93,10 +93,10 @@ class RunRecord:
         with self._lock:
             return function(self._model)
 
-    def bundle(self, widget: Any | None = None) -> MimeBundle:
+    def bundle(self) -> MimeBundle:
         """The run as it is now, for a display, of a size that a notebook's file can hold."""
         html = self.read(lambda model: fitted(model, run_html.render))
-        return bundle(html, self.read(lambda model: fitted(model, run_text.saved)), widget)
+        return bundle(html, self.read(lambda model: fitted(model, run_text.saved)))
 
 
 class WidgetSink:
@@ -110,6 +110,8 @@ class WidgetSink:
         cancel: Callable[[], None],
         resync: Callable[[], bool],
         partings: Callable[[Callable[[Wire], None]], Partings],
+        *,
+        saved: bool = False,
     ) -> None:
         from lmnb.widgets.host import RunWidget
 
@@ -118,16 +120,17 @@ class WidgetSink:
         self._resync = resync
         self._partings = partings(lambda message: self.widget.post(message))
         self._resync_wanted = False
-        self.widget = RunWidget(record.snapshot, self._on_message)
+        self.widget = RunWidget(record.snapshot, self._on_message, saved=saved)
         self._output = Output(record.bundle)
 
     def show(self) -> None:
         superseded.add(self.widget.close)
-        self._output.show(self._record.bundle(self.widget))
+        self._output.show(self.widget)
 
     def deliver(self, events: list[Wire]) -> None:
         if events:
             number, events = self._record.apply(merge_tokens(events))
+            self._output.outdate()
             self.widget.post({"type": "events", "seq": number, "events": slim_events(events)})
         if self._resync_wanted:
             self._resync_wanted = False
@@ -139,7 +142,7 @@ class WidgetSink:
 
     def finish(self) -> None:
         self.widget.save()
-        self._output.update(self._record.bundle(self.widget))
+        self._output.update()
 
     def _on_message(self, message: Wire) -> None:
         # On a subshell's thread, while the cell is busy: flip a switch and go.
@@ -165,17 +168,17 @@ class HtmlSink:
 
     def __init__(self, record: RunRecord) -> None:
         self._record = record
-        self._output = Output()
+        self._output = Output(record.bundle)
 
     def show(self) -> None:
-        self._output.show(self._record.bundle())
+        self._output.show()
 
     def deliver(self, events: list[Wire]) -> None:
         self._record.apply(merge_tokens(events))
-        self._output.update(self._record.bundle())
+        self._output.update()
 
     def finish(self) -> None:
-        self._output.update(self._record.bundle())
+        self._output.update()
 
 
 class TextSink:
@@ -185,7 +188,7 @@ class TextSink:
 
     def __init__(self, record: RunRecord) -> None:
         self._record = record
-        self._output = Output()
+        self._output = Printed()
         self._printed = 0
 
     def show(self) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from lmnb.language.events import image_label
+from lmnb.language.token_parts import index_of_units
 from lmnb.widgets import choice_html
 from lmnb.widgets.escape import cut, terminal
-from lmnb.widgets.run_model import Branch, RunModel, kept_units, origin_of
+from lmnb.widgets.run_model import Branch, RunModel, is_incomplete, kept_units, limit_of, origin_of, untold
 
 SAVED_CHARACTERS = 400_000
 
@@ -78,7 +79,8 @@ def variables(model: RunModel, limit: int = 200) -> str:
         for variable in branch["vars"].values():
             name = variable["name"] if branch["parent"] is None else f"{variable['name']} [{branch['label']}]"
             value = " ".join(terminal(variable["value"][: 8 * limit]).split())
-            lines.append(f"  {terminal(name)} = {value if len(value) <= limit else value[: limit - 1] + '…'}")
+            shown = value if len(value) <= limit else value[: limit - 1] + "…"
+            lines.append(f"  {terminal(name)} = {shown}{' [incomplete]' if variable.get('incomplete') else ''}")
     return "\n".join(["variables", *lines]) if lines else ""
 
 
@@ -143,6 +145,8 @@ class _Writer:
             self.growing = self.stable and branch["status"] == "running" and item is branch["items"][-1]
             if not getattr(self, f"_{item['type']}")(item):
                 return False
+        if given := untold(branch):
+            self._line(f"put there: «{given}»")
         if branch["error"] and branch["parent"] is not None:
             self._line(f"error: {branch['error']}")
         if branch["note"] and branch["status"] != "running":
@@ -185,8 +189,7 @@ class _Writer:
         running = item["status"] == "running"
         if running and self.stable and item["kind"] == "select":
             return False  # its text is not decided
-        parting = kept_units(item)
-        kept = len(item["text"].encode("utf-16-le")[: 2 * parting].decode("utf-16-le", "ignore"))
+        kept = index_of_units(item["text"], kept_units(item))
         is_variant = item["parts"] and origin_of(item["parts"][0]) in ("kept", "given")
         self._write(f"«{item['text'][:kept]}{'↳' if is_variant else ''}{item['text'][kept:]}", open_end=running)
         if running and self.stable:
@@ -194,6 +197,8 @@ class _Writer:
         self._write("…»" if running else "»")
         if item["status"] in ("cancelled", "failed"):
             self._write(" [stopped]" if item["status"] == "cancelled" else " [failed]")
+        elif is_incomplete(item):
+            self._write(f" [{limit_of(item)}]")
         return True
 
     def _fork(self, item: dict[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from lmnb.language.events import RunEvent, RunFinished, RunResumed, to_json
 from lmnb.language.run import Run
+from lmnb.language.saved_run import SavedRun
 from lmnb.language.state import ProgramState
 from lmnb.widgets import run_html, run_text
 from lmnb.widgets.detect import ViewMode, check_mode, current_cell, detect_mode, has_anywidget
@@ -22,6 +23,8 @@ from lmnb.widgets.recent import recent_runs
 from lmnb.widgets.rerun import Comparison
 from lmnb.widgets.run_parting import Partings
 from lmnb.widgets.run_sinks import HtmlSink, RunRecord, SilentSink, Sink, TextSink, WidgetSink, Wire
+
+_FIRST_PICTURE_SECONDS = 1.0
 
 
 class RunSource(Protocol):
@@ -58,7 +61,8 @@ class RunView:
         self._record = RunRecord(Comparison(current_cell()))
         self._sink = self._make_sink()
         self._feed: Feed[Wire] = Feed(self._deliver, self._sink.interval)
-        self._ended = threading.Event()  # the run's last event was delivered
+        self._drawn = threading.Event()  # the run's first events were delivered
+        self._ended = threading.Event()  # its last event was
         self._unsubscribe: Callable[[], None] | None = None
         self._displayed = False
         self._finished = False
@@ -75,6 +79,8 @@ class RunView:
         self._background = background
         self._sink.show()
         self._unsubscribe = self._run.subscribe(self._take)
+        if background and self.mode == "html":  # some front ends draw nothing once the cell is over
+            self._drawn.wait(_FIRST_PICTURE_SECONDS)
 
     def _ipython_display_(self) -> None:
         """What IPython does where a cell's last value is a view that was not displayed: the run may still go on."""
@@ -128,7 +134,8 @@ class RunView:
 
     def _make_sink(self) -> Sink:
         if self.mode == "widget":
-            return WidgetSink(self._record, self._cancel, lambda: self._feed.poke(), self._partings)
+            saved = isinstance(self._run, SavedRun)
+            return WidgetSink(self._record, self._cancel, lambda: self._feed.poke(), self._partings, saved=saved)
         if self.mode == "html":
             return HtmlSink(self._record)
         return TextSink(self._record) if self.mode == "text" else SilentSink(self._record)
@@ -145,6 +152,7 @@ class RunView:
         try:
             self._sink.deliver(events)
         finally:
+            self._drawn.set()
             if self._record.ended and not self._ended.is_set():
                 self._ended.set()
                 if self._background:

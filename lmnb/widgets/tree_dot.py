@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from lmnb.widgets.escape import plain
-from lmnb.widgets.tree_model import Marks, Tree
+from lmnb.widgets.tree_model import Marks, Tree, counted
 from lmnb.widgets.tree_svg import flag, state_of
 
 LONGEST = 40  # characters of a node's text
@@ -26,8 +26,8 @@ def to_dot(tree: Tree, marks: Marks | None = None) -> str:
         state, sign = state_of(id, marks)
         words = " ".join(plain(node["text"]).split())
         text = words if len(words) <= LONGEST else words[: LONGEST - 1] + "…"
-        hits = f", {node['hits']:,} hits" if node["hits"] else ""
-        label = f"{flag(node)}{sign}{node['num_tokens']:,} tokens{hits}\n{text}"
+        hits = f", {counted(node['hits'], 'hit')}" if node["hits"] else ""
+        label = f"{flag(node)}{sign}{counted(node['num_tokens'], 'token')}{hits}\n{text}"
         lines.append(f"  n{id} [label={json.dumps(label, ensure_ascii=False)}, {_STYLES[state]}];")
         parent = f"n{node['parent']}" if node["parent"] in nodes else "root"
         lines.append(f"  {parent} -> n{id};")

@@ -167,3 +167,8 @@ class CacheModel:
         self.base = dict(self._checkpoints[0])
         self.base_seq += count
         del self.events[:count]
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 token`, `1,200 tokens`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -17,11 +17,11 @@ from lmnb.runtime.events import CacheEvent
 from lmnb.widgets import tree_dot, tree_svg
 from lmnb.widgets.detect import ViewMode, check_mode, detect_mode, has_anywidget
 from lmnb.widgets.feed import WIDGET_INTERVAL, Feed
-from lmnb.widgets.output import MimeBundle, Output, bundle
+from lmnb.widgets.output import Output, Printed, bundle
 from lmnb.widgets.page import page
 from lmnb.widgets.run_sinks import PROTOCOL, Wire
 from lmnb.widgets.superseded import superseded
-from lmnb.widgets.tree_model import CacheModel, Marks
+from lmnb.widgets.tree_model import CacheModel, Marks, counted
 from lmnb.widgets.tree_source import CacheSource, Translator, pool_state
 
 GAUGE_INTERVAL = 0.5  # seconds between looks at the pool while something runs
@@ -45,7 +45,7 @@ class CacheView:
         self._pool_wanted = False
         self._pool: dict[str, Any] = {}
         self._widget: Any = None
-        self._outputs: list[Output] = []  # kept, so that they can be frozen as long as the view is live
+        self._displays: list[_Display] = []
         self._feed: Feed[CacheEvent] = Feed(self._deliver, WIDGET_INTERVAL, name="lmnb-cache-view")
         self._unsubscribe: Callable[[], None] | None = None
         self._load()
@@ -60,13 +60,14 @@ class CacheView:
         if self.mode == "off":
             return
         if self.mode == "text":
-            Output().write(self.to_text() + "\n")
+            Printed().write(self.to_text() + "\n")
             return
+        display = _Display(self)
         if self.mode == "widget":
             self._open()
-        output = Output(lambda: bundle(self._picture(), self.to_text()))
-        self._outputs.append(output)
-        output.show(self._bundle())
+            self._displays.append(display)
+            superseded.add(display.end)
+        display.output.show(self._widget)
 
     def _display_(self) -> object:
         """What marimo shows where a cell's last value is a view: the live widget, or text without anywidget."""
@@ -85,21 +86,29 @@ class CacheView:
 
             self._widget = CacheWidget(self.snapshot, self._on_message)
             self._resume()
-            superseded.add(self._discard)
 
-    def _discard(self) -> None:
-        """Nobody sees the view any more."""
-        self.close()
-        self._widget.close()
+    def _end(self, display: _Display) -> None:
+        """One of the view's displays is gone. After the last one nobody sees it; displayed again, it opens anew."""
+        self._displays.remove(display)
+        display.output.settle()
+        if self._displays:
+            return
+        self._pause()
+        widget, self._widget = self._widget, None
+        if widget is not None:
+            widget.close()
 
     def close(self) -> None:
-        """Stop following the cache."""
+        """Stop following the cache, for good."""
         self._pause()
         self._feed.close()
+        for display in self._displays:
+            display.output.settle()
 
     def say_unloaded(self) -> None:
         """Tell who looks at the view that its model is gone; what was cached last stays to be seen."""
         self._pause()
+        self._outdate()
         if self._widget is not None:
             self._resync_wanted = True
             self._feed.poke()
@@ -154,12 +163,14 @@ class CacheView:
         pool = self._refresh_pool()
         caption = f"{pool['cached_tokens']:,} of {pool['pool_tokens']:,} tokens cached"
         if pool.get("closed"):
-            caption = f"the model was unloaded · {caption} before"
+            caption = f"the model was unloaded; this was its cache · {caption}"
         with self._lock:
-            return tree_svg.html(self._model.head, self._marks(), caption)
+            # A picture behind a live view is for the notebook's file, and so for sites that take drawings away.
+            return tree_svg.html(self._model.head, self._marks(), caption, titles=self.mode != "widget")
 
-    def _bundle(self) -> MimeBundle:
-        return bundle(self._picture(), self.to_text(), self._widget)
+    def _outdate(self) -> None:
+        for display in list(self._displays):
+            display.output.outdate()
 
     def _marks(self) -> Marks:
         since = None if self._since is None else self._since - self._model.base_seq
@@ -214,12 +225,17 @@ class CacheView:
             number = self._delivery
         if wires or wanted:
             pool = self._refresh_pool()
-            self._widget.post({"type": "events", "seq": number, "events": wires, "pool": pool})
+            self._outdate()
+            self._post({"type": "events", "seq": number, "events": wires, "pool": pool})
             if pool["running"] or pool["waiting"]:
                 self._look_again()
         if self._resync_wanted:
             self._resync_wanted = False
-            self._widget.post({"type": "snapshot", "snapshot": self.snapshot()})
+            self._post({"type": "snapshot", "snapshot": self.snapshot()})
+
+    def _post(self, message: Wire) -> None:
+        if (widget := self._widget) is not None:
+            widget.post(message)
 
     def _look_again(self) -> None:
         """Ask for the gauge soon: a request that ends without a new token changes it, and leaves no event."""
@@ -257,14 +273,14 @@ class CacheView:
                 keeper.unpin(node)
                 return "Unpinned."
             if act == "evict":
-                return f"Evicted {keeper.evict(node):,} tokens."
+                return f"Evicted {counted(keeper.evict(node), 'token')}."
             raise ArgumentError(f"a view can pin, unpin, evict and flush, not {act}")
         except LmnbError as error:
             return f"Not done: {error}."
 
     def _on_message(self, message: Wire) -> None:
         if message["type"] == "act":
-            self._widget.post({"type": "notice", "text": self._act(str(message.get("act")), message.get("node"))})
+            self._post({"type": "notice", "text": self._act(str(message.get("act")), message.get("node"))})
             return
         if message["type"] == "views" and message.get("count") == 0:
             self._pause()  # nobody looks
@@ -273,3 +289,15 @@ class CacheView:
             if message["type"] == "resync" or message.get("seq", self._delivery) != self._delivery:
                 self._resync_wanted = True
                 self._feed.poke()
+
+
+class _Display:
+    """One place in the notebook that shows a view. A live one is kept by its view, so that it can be frozen."""
+
+    def __init__(self, view: CacheView) -> None:
+        self._view = view
+        self.output = Output(lambda: bundle(view._picture(), view.to_text()))
+
+    def end(self) -> None:
+        """Its cell has run again."""
+        self._view._end(self)

@@ -12,7 +12,8 @@ import pytest
 from context_support import fake_runtime, generate, say, score, text_of
 
 from lmnb.backends.local import Runtime
-from lmnb.backends.templates import RoleTemplate, get_chat_template
+from lmnb.backends.role_template import RoleTemplate
+from lmnb.backends.templates import get_chat_template
 from lmnb.errors import ArgumentError, EngineClosedError, ModelNotFoundError
 from lmnb.runtime.request import Constraint
 from lmnb.runtime.testing import ByteTokenizer
@@ -66,7 +67,7 @@ def test_a_runtime_whose_engine_died_is_closed() -> None:
         loop.feed.announce = explode  # type: ignore[method-assign]
         with pytest.raises(EngineClosedError, match="no room left"):
             generate(runtime.new_context())
-        runtime._engine()._thread.join(timeout=10)
+        runtime._engine()._thread.join(timeout=30)
         assert runtime.closed
         assert "ended" in repr(runtime)
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import lmnb as sgl
+from lmnb.backends.script import ScriptedCall
 from lmnb.backends.speculation import SpeculativeBackend, with_speculation
-from lmnb.backends.testing import ScriptedBackend, ScriptedCall
+from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import ArgumentError, GenerationError, ProgramError
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from lmnb.backends import templates
+from lmnb.backends.role_template import RoleTemplate
 from lmnb.backends.templates import (
     ChatTemplate,
-    RoleTemplate,
     get_chat_template,
     get_chat_template_by_model_path,
     register_chat_template,

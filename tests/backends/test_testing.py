@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lmnb.backends.base import Backend, CancelToken, Delta, Generation, Owner
-from lmnb.backends.testing import Broken, ScriptedBackend
+from lmnb.backends.script import Broken
+from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import ArgumentError, EngineClosedError, TemplateError
 from lmnb.runtime.request import SamplingParams
 
@@ -71,7 +72,8 @@ def test_cancel_leaves_what_was_handed_over() -> None:
         task = asyncio.create_task(
             context.generate(SamplingParams(), owner=OWNER, cancel=cancel, on_delta=lambda d: seen.append(d.text))
         )
-        await asyncio.sleep(0.03)
+        while not seen:
+            await asyncio.sleep(0.001)
         cancel.cancel()
         return await task, "".join(seen), context.prompt
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from time_limits import limit_seconds
 
 import lmnb as sgl
 from lmnb.backends.testing import ScriptedBackend
@@ -19,9 +20,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(60))
+    limit_seconds(items, HERE, 60)
 
 
 @pytest.fixture(autouse=True)

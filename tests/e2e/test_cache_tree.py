@@ -24,21 +24,19 @@ def test_a_real_model_and_its_tree(open_notebook):
             "%lmnb unload",
         ],
     )
-    page.run(0, timeout=90)
-    page.run(1, 2, timeout=60)
+    page.run(0)
+    page.run(1, 2)
     tree = page.cell(2)
     canvas = tree.locator("canvas")
-    canvas.wait_for(timeout=5000)
+    canvas.wait_for()
     slider = tree.get_by_role("slider")
     events = int(slider.get_attribute("max"))
     assert events >= 3
     assert "tokens cached" in tree.locator(".lmnb-head").inner_text()
 
     # The tree is live: a later cell's prompt shares the first tokens and adds a branch.
-    page.run(3, timeout=60)
-    page.page.wait_for_function(
-        "([e, n]) => Number(e.max) > n", arg=[slider.element_handle(), events], timeout=5000, polling=20
-    )
+    page.run(3)
+    page.page.wait_for_function("([e, n]) => Number(e.max) > n", arg=[slider.element_handle(), events], polling=20)
     assert int(page.stream(3)) > 10
 
     page.page.wait_for_timeout(800)  # the animation
@@ -76,5 +74,5 @@ def test_a_real_model_and_its_tree(open_notebook):
     assert "smollm2 (default): SmolLM2-135M-Instruct" in page.stream(4)
 
     page.run(5)
-    tree.get_by_text("the model was unloaded").wait_for(timeout=5000)
+    tree.get_by_text("the model was unloaded").wait_for()
     assert slider.get_attribute("max") == str(last)  # its past can still be seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from harness.patience import PATIENCE
 
 pytestmark = pytest.mark.e2e
 
@@ -23,7 +24,7 @@ def after_tab(page, index: int) -> list[str]:
     before = page.page.evaluate("i => e2e.cell(i).model.sharedModel.source", index)
     from playwright.sync_api import TimeoutError
 
-    for _ in range(4):  # JupyterLab waits a second for the kernel, and the first answer loads a library
+    for _ in range(PATIENCE // 3):  # JupyterLab waits a second for the kernel, and the first answer loads a library
         page.page.keyboard.press("Tab")
         try:
             page.page.wait_for_function(

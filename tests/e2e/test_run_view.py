@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
 
 import pytest
 
@@ -30,14 +30,19 @@ def shown_words(page, index: int) -> list[str]:
     return " ".join(page.cell(index).locator(".lmnb-gen").all_inner_texts()).split()
 
 
-def wait_for_text(page, index: int, text: str, timeout: float = 10.0) -> None:
+def hold(gate: Path) -> str:
+    """A program's line that lets it go on no sooner than a test has made the file."""
+    return f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists():\n    time.sleep(0.01)\n"
+
+
+def wait_for_text(page, index: int, text: str) -> None:
     """Until generated text holds `text` (in the whole view's text, "tok1" and "0 variables" would be "tok10")."""
-    page.cell(index).locator(".lmnb-gen", has_text=text).first.wait_for(timeout=timeout * 1000)
+    page.cell(index).locator(".lmnb-gen", has_text=text).first.wait_for()
 
 
 @pytest.mark.kernels
 @APPS
-def test_text_streams_and_branches_and_variables_show(open_notebook, app):
+def test_text_streams_and_branches_and_variables_show(open_notebook, app, tmp_path):
     page = open_notebook(
         app,
         [
@@ -45,6 +50,7 @@ def test_text_streams_and_branches_and_variables_show(open_notebook, app):
             "%%lmprog\n"
             "s += system('You are brief.')\n"
             "s += user('Name a topic.') + assistant(gen('topic'))\n"
+            f"{hold(tmp_path / 'seen')}"
             "forks = s.fork(3)\n"
             "forks += lambda i: user(f'Verse {i}.') + assistant(gen('verse', max_tokens=3))\n"
             "forks.join()\n"
@@ -54,8 +60,9 @@ def test_text_streams_and_branches_and_variables_show(open_notebook, app):
     )
     page.run(0)
     page.run(1, wait=False)
-    page.page.wait_for_function("() => document.querySelector('.lmnb-gen')?.innerText === 'the sea'", polling=10)
+    wait_for_text(page, 1, "the sea at night")
     assert "running" in page.cell(1).locator(".lmnb-status").inner_text()
+    (tmp_path / "seen").touch()
     page.wait(1)
     cell = page.cell(1)
     page.screenshot("run")
@@ -75,8 +82,8 @@ def test_cancel_in_a_busy_cell(open_notebook, app):
     page = open_notebook(
         app,
         [
-            setup(words(2000), 0.02),
-            "%%lmprog --max-tokens 2000\ns += user('Count.') + assistant(gen('x'))",
+            setup(words(9000), 0.02),  # some minutes, if nothing stopped it
+            "%%lmprog --max-tokens 9000\ns += user('Count.') + assistant(gen('x'))",
             "print(repr(s['x'])); print(s.run.status)",
             "%%lmprog\ns += gen('y', max_tokens=2)\ns['y']",
         ],
@@ -85,17 +92,15 @@ def test_cancel_in_a_busy_cell(open_notebook, app):
     page.run(1, wait=False)
     wait_for_text(page, 1, "tok10 ")
     button = page.cell(1).get_by_role("button", name="Cancel")
-    start = time.monotonic()
     button.click()
-    page.wait(1, timeout=3)
-    assert time.monotonic() - start < 1
+    page.wait(1)
     assert page.error(1) == "CancelledError"
     page.run(2, 3)
     page.screenshot("cancelled")
     kept, status = page.stream(2).split("\n")[:2]
     assert status == "cancelled"
     assert kept.strip("'").split() == shown_words(page, 1)
-    assert len(shown_words(page, 1)) >= 10
+    assert 10 <= len(shown_words(page, 1)) < 9000
     assert "stopped" in page.cell(1).inner_text()
     assert page.outputs(3)[-1]["data"]["text/plain"] == "'tok0 tok1'"
 
@@ -106,8 +111,8 @@ def test_interrupting_the_kernel(open_notebook, app):
     page = open_notebook(
         app,
         [
-            setup(words(2000), 0.02),
-            "%%lmprog --max-tokens 2000\ns += user('Count.') + assistant(gen('x'))\ns['x']",
+            setup(words(9000), 0.02),  # some minutes, if nothing stopped it
+            "%%lmprog --max-tokens 9000\ns += user('Count.') + assistant(gen('x'))\ns['x']",
             "print(repr(s['x'])); print(s.run.status)",
             "%%lmprog\ns += gen('y', max_tokens=2)\ns['y']",
         ],
@@ -115,15 +120,14 @@ def test_interrupting_the_kernel(open_notebook, app):
     page.run(0)
     page.run(1, wait=False)
     wait_for_text(page, 1, "tok10 ")
-    start = time.monotonic()
     page.interrupt()
-    page.wait(1, timeout=3)
-    assert time.monotonic() - start < 1
+    page.wait(1)
     assert page.error(1) == "KeyboardInterrupt"
     page.run(2, 3)
     kept, status = page.stream(2).split("\n")[:2]
     assert status == "cancelled"
     assert kept.strip("'").split() == shown_words(page, 1)
+    assert 10 <= len(shown_words(page, 1)) < 9000
     assert "stopped" in page.cell(1).inner_text()
     assert page.outputs(3)[-1]["data"]["text/plain"] == "'tok0 tok1'"
 
@@ -144,10 +148,25 @@ def test_a_reload_in_the_middle_of_a_background_run(open_notebook):
     page.reload()
     wait_for_text(page, 1, "tok120 ")
     page.run(2)
-    page.cell(1).locator(".lmnb-status", has_text="done").wait_for(timeout=5000)
+    page.cell(1).locator(".lmnb-status", has_text="done").wait_for()
     page.screenshot("reloaded")
     assert shown_words(page, 1) == [f"tok{i}" for i in range(250)]
     assert page.stream(2) == "Count: " + " ".join(shown_words(page, 1)) + "\n"
+
+
+def test_live_views_of_cells_that_ended_come_back_after_a_reload(open_notebook):
+    page = open_notebook("lab", [setup(words(30), 0.0), "%%lmprog\ns += 'Count: ' + gen('x')"])
+    page.run(0, 1)
+    wait_for_text(page, 1, "tok29")
+    page.save()
+    page.reload()
+    live = page.area(1).locator(".lmnb-run:not(.lmnb-static)")
+    live.wait_for()
+    assert not page.area(1).locator(".lmnb-still").is_visible()
+    live.locator(".lmnb-gen").click()  # the kernel answers: it is not a picture
+    live.locator(".lmnb-strip .lmnb-part").wait_for()
+    assert live.locator(".lmnb-gen .lmnb-tok").count() == 30
+    assert page.errors == []
 
 
 @pytest.mark.parametrize("view", ["widget", "html"])
@@ -185,7 +204,7 @@ def test_an_edited_cell_shows_what_changed_and_a_choice_why(open_notebook):
     page.page.evaluate("([i, text]) => e2e.cell(i).model.sharedModel.setSource(text)", [1, cell.format("town")])
     page.run(1)
     mark = view.locator(".lmnb-mark")
-    mark.wait_for(timeout=5000)
+    mark.wait_for()
     assert mark.count() == 1
     why = mark.locator("summary").get_attribute("title")
     assert "“city” became “town”" in why
@@ -227,10 +246,10 @@ def test_the_dark_theme_is_followed_at_once(open_notebook):
         "() => window.jupyterapp.commands.execute('apputils:change-theme', { theme: 'JupyterLab Dark' })"
     )
     page.page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
-    page.page.wait_for_timeout(300)
-    paper, ink = view.evaluate(colours)
-    assert max(paper) < 60
-    assert min(ink) > 200
+    page.page.wait_for_function(
+        f"(e) => {{ const [paper, ink] = ({colours})(e); return Math.max(...paper) < 60 && Math.min(...ink) > 200; }}",
+        arg=view.element_handle(),
+    )
     assert view.locator("select").first.evaluate("e => getComputedStyle(e).colorScheme") == "dark"
     page.screenshot("dark")
 
@@ -239,18 +258,18 @@ def test_a_kernel_that_is_restarted_leaves_no_view_waiting(open_notebook):
     page = open_notebook(
         "lab",
         [
-            setup(words(400), 0.05),
-            "%%lmprog --bg --max-tokens 400\ns += user('Go.') + assistant(gen('answer'))",
+            setup(words(4000), 0.05),  # longer than any machine takes to get to the restart
+            "%%lmprog --bg --max-tokens 4000\ns += user('Go.') + assistant(gen('answer'))",
         ],
     )
     page.run(0, 1)
     wait_for_text(page, 1, "tok5 ")
     page.page.evaluate("() => e2e.panel().sessionContext.session.kernel.restart()")
     view = page.cell(1).locator(".lmnb-run")
-    view.locator(".lmnb-status", has_text="stopped").wait_for(timeout=10_000)
+    view.locator(".lmnb-status", has_text="stopped").wait_for()
     assert "The kernel is gone" in view.locator(".lmnb-lost").inner_text()
     assert not view.locator(".lmnb-cancel").is_visible()
     view.locator(".lmnb-gen").first.click()
-    view.locator(".lmnb-refused", has_text="The kernel is gone").wait_for(timeout=5000)
+    view.locator(".lmnb-refused", has_text="The kernel is gone").wait_for()
     view.get_by_role("button", name="Close").click()
     assert not view.locator(".lmnb-part").is_visible()

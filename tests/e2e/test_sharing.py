@@ -31,11 +31,12 @@ def test_frozen_outputs_are_pictures_in_the_saved_file(open_notebook, app):
     assert any(WIDGET in output.get("data", {}) for output in page.outputs(1))
     page.run(2)
     assert "1 live view was replaced" in page.stream(2)
-    page.cell(1).locator(".lmnb-static").wait_for()
-    assert "the sea" in page.cell(1).locator(".lmnb-static").inner_text()
+    page.area(1).locator(".lmnb-static").wait_for()
+    assert "the sea" in page.area(1).inner_text()
     page.screenshot("frozen")
     page.save()
-    (output,) = nbformat.read(page.server.root / page.path, as_version=4).cells[1].outputs
+    output, gone = nbformat.read(page.server.root / page.path, as_version=4).cells[1].outputs
+    assert gone.data == {"text/html": ""}
     assert WIDGET not in output.data
     assert "the sea" in output.data["text/html"]
     assert "<script" not in output.data["text/html"]

@@ -51,7 +51,7 @@ class Tree:
         self.notice = self.el.locator(".lmnb-notice")
         self.caption = self.el.locator(".lmnb-caption")
         self.slider = self.el.get_by_role("slider")
-        self.frame.wait_for(timeout=5000)
+        self.frame.wait_for()
 
     def button(self, name: str) -> Any:
         return self.el.get_by_role("button", name=name, exact=True)
@@ -65,7 +65,7 @@ class Tree:
         self.text.wait_for()
 
     def says(self, where: Any, text: str) -> None:
-        where.filter(has_text=text).first.wait_for(timeout=5000)
+        where.filter(has_text=text).first.wait_for()
 
     def count(self) -> int:
         return int(self.slider.get_attribute("max"))
@@ -90,7 +90,7 @@ def test_a_node_is_pinned_unpinned_and_evicted_by_mouse_and_keys(open_notebook, 
             "print(rt.status().cached_tokens)",
         ],
     )
-    page.run(0, timeout=60)
+    page.run(0)
     page.run(1, 2)
     tree = Tree(page, 2)
     tree.find("every question")
@@ -142,7 +142,7 @@ def test_what_a_run_uses_is_not_evicted_and_the_tree_says_who(open_notebook, app
     page = open_notebook(
         app, [setup(0.004, 8000), ASK, "%lmnb tree", BACKGROUND, "%lmnb cancel", "print(rt.status().running)"]
     )
-    page.run(0, timeout=60)
+    page.run(0)
     page.run(1, 2)
     tree = Tree(page, 2)
     page.run(3)
@@ -165,7 +165,7 @@ def test_what_a_run_uses_is_not_evicted_and_the_tree_says_who(open_notebook, app
 
 def test_the_past_is_played_stepped_scrubbed_and_compared(open_notebook):
     page = open_notebook("lab", [setup(), ASK, "%lmnb tree", FILL, "1"])
-    page.run(0, timeout=60)
+    page.run(0)
     page.run(1, 2, 3)
     tree = Tree(page, 2)
     tree.says(tree.caption, "cell 4")
@@ -192,7 +192,7 @@ def test_the_past_is_played_stepped_scrubbed_and_compared(open_notebook):
     tree.button("Since 2").click()
     tree.button("Play").click()
     tree.says(tree.el, "Pause")
-    tree.button("Play").wait_for(timeout=20_000)  # it played to the end
+    tree.button("Play").wait_for()  # it played to the end
     assert tree.caption.inner_text().startswith(f"{total} /")
     tree.button("Live").click()
     for name in ("by owner", "by age", "by state"):
@@ -226,13 +226,11 @@ def test_two_views_agree_and_a_reload_in_the_middle_loses_nothing(open_notebook)
             "print(json.dumps({'events': len(events), 'nodes': len(rt.snapshot().nodes), 'last': events[-1].seq + 1}))",
         ],
     )
-    page.run(0, timeout=60)
+    page.run(0)
     page.run(1, 2, 3)
     views = [Tree(page, 1), Tree(page, 2)]
     begun = views[0].count()
-    page.page.wait_for_function(
-        "([e, n]) => Number(e.max) > n + 5", arg=[views[0].slider.element_handle(), begun], timeout=10_000
-    )
+    page.page.wait_for_function("([e, n]) => Number(e.max) > n + 5", arg=[views[0].slider.element_handle(), begun])
     page.save()
     page.reload()
     views = [Tree(page, 1), Tree(page, 2)]
@@ -240,7 +238,7 @@ def test_two_views_agree_and_a_reload_in_the_middle_loses_nothing(open_notebook)
     assert told["events"] == told["last"]
     for view in views:
         view.page.page.wait_for_function(
-            "([e, n]) => Number(e.max) === n", arg=[view.slider.element_handle(), told["last"]], timeout=10_000
+            "([e, n]) => Number(e.max) === n", arg=[view.slider.element_handle(), told["last"]]
         )
     labels = [view.el.locator("canvas").get_attribute("aria-label") for view in views]
     assert labels[0] == labels[1]
@@ -251,3 +249,26 @@ def test_two_views_agree_and_a_reload_in_the_middle_loses_nothing(open_notebook)
     views[0].button("Pin").click()
     for view in views:
         view.says(view.facts, "⚑ pinned")
+
+
+def test_a_view_displayed_again_beside_another_lives_on_when_its_cells_run_again(open_notebook):
+    page = open_notebook(
+        "lab",
+        [
+            setup(pool=8000) + "kept = lmnb.CacheView(rt)",
+            "kept",
+            "lmnb.CacheView(rt).display(); kept.display()",
+            ASK,
+            "1",
+        ],
+    )
+    page.run(0)
+    page.run(1, 2)
+    page.run(2)  # the views of its first run are gone, but for the one that cell 1 shows, too
+    page.run(1)
+    page.run(3)
+    views = [page.cell(1).locator(".lmnb-cache"), *page.cell(2).locator(".lmnb-cache").all()]
+    assert len(views) == 3
+    for view in views:
+        view.locator(".lmnb-caption", has_text="cell 6").wait_for()
+    assert len({view.locator("canvas").get_attribute("aria-label") for view in views}) == 1

@@ -7,22 +7,14 @@ import torch
 from torch import Tensor
 
 from lmnb.kernels import linear as linear_module
-from lmnb.kernels import native
 from lmnb.kernels.linear import linear, linear_reference, pack_weight
 from lmnb.kernels.rms_norm import add_rms_norm, rms_norm
-from lmnb.kernels.rotary_store import rotary_angles, rotary_store
+from lmnb.kernels.rotary_store import RotaryAngles, rotary_angles, rotary_store
 from lmnb.kernels.silu_mul import silu_mul
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 RELATIVE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-
-
-@pytest.fixture(autouse=True, params=["torch", "native"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By torch's operators, and by the compiled kernels for what those take."""
-    if request.param == "torch":
-        monkeypatch.setattr(native, "_outcome", None)
-    elif native.prepare() is None:
-        pytest.skip(native.why_not())
 
 
 def random_tensor(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -133,3 +125,12 @@ def test_a_torch_without_packed_products_falls_back(monkeypatch: pytest.MonkeyPa
         assert_close(linear(x, packed), x.double() @ weight.double().t())
     finally:
         linear_module._cpu_packing_works.cache_clear()
+
+
+def test_angles_looked_up_have_the_bits_of_those_computed() -> None:
+    inv_freq = 1e4 ** -(torch.arange(0, 64, 2) / 64)
+    angles = RotaryAngles(inv_freq, torch.bfloat16, context_tokens=700)
+    for positions in ([0], [5, 699, 3], [*range(300)], [700], [1, 100_000]):
+        got, want = angles(torch.tensor(positions)), rotary_angles(torch.tensor(positions), inv_freq, torch.bfloat16)
+        assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))
+        assert all(one.is_contiguous() for one in got)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing prepared, an empty cache, and a CPU that can."""
     monkeypatch.setattr(native, "_outcome", None)
     monkeypatch.setenv("LMNB_CACHE", str(tmp_path))
-    monkeypatch.setattr(native, "_cpu_flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr(native, "_cpu_flags", lambda: frozenset({"avx2", "fma", "f16c"}))
     monkeypatch.delenv("CXX", raising=False)
     return tmp_path
 
@@ -27,10 +29,11 @@ def script(path: Path, body: str) -> str:
     return str(path)
 
 
-def test_a_cpu_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_cpu_flags", lambda: frozenset({"avx2"}))
+@pytest.mark.parametrize("flags", [set(), {"sse4_2"}, {"avx2", "fma"}, {"avx512f", "avx512_bf16"}])
+def test_a_cpu_of_another_kind(flags: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_cpu_flags", lambda: frozenset(flags))
     assert native.prepare() is None
-    assert "bfloat16" in native.why_not()
+    assert "AVX2" in native.why_not()
     assert native.native_kernels(torch.zeros(1, dtype=torch.bfloat16)) is None
 
 
@@ -54,6 +57,24 @@ def test_a_compiler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "missing" in native.why_not()
 
 
+@pytest.mark.parametrize("folder", ["tools", "my tools"])
+@pytest.mark.parametrize("words", ["{}", "{} -Wall", "env {}"])
+def test_a_compiler_may_bring_options(folder: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / folder).mkdir()
+    refusing = 'case "$*" in *--version*) echo 1;; *) echo "error: asked for $*" >&2; exit 1;; esac'
+    path = script(tmp_path / folder / "cxx", refusing)
+    monkeypatch.setenv("CXX", words.format(path if words == "{}" else shlex.quote(path)))
+    assert native.prepare() is None
+    assert "refused the kernels (error: asked for " in native.why_not()
+    assert ("-Wall" in native.why_not()) == ("-Wall" in words)
+
+
+def test_a_compiler_that_is_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++ 'open")
+    assert native.prepare() is None
+    assert "No closing quotation" in native.why_not()
+
+
 def test_a_library_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     useless = 'case "$*" in *--version*) echo 1;; *) for last; do :; done; echo nonsense > "$last";; esac'
     monkeypatch.setenv("CXX", script(tmp_path / "cxx", useless))
@@ -74,3 +95,32 @@ def test_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert library.stat().st_mtime_ns == made
     assert native.native_kernels(torch.zeros(1, dtype=torch.bfloat16)) is not None
     assert native.native_kernels(torch.zeros(1)) is None
+    whole = library.read_bytes()
+    part = tmp_path / "part"  # as a machine may leave it that loses its power
+    part.write_bytes(whole[:1000])
+    part.replace(library)
+    monkeypatch.setattr(native, "_outcome", None)
+    assert native.prepare() is not None
+    assert [each.stat().st_size for each in library.parent.iterdir()] == [len(whole)]
+
+
+def test_a_compiler_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has started ends with it."""
+    started = tmp_path / "started"
+    slow = f'case "$*" in *--version*) echo 1;; *) sleep 600 & echo $! > {shlex.quote(str(started))}; wait;; esac'
+    monkeypatch.setenv("CXX", script(tmp_path / "cxx", slow))
+    monkeypatch.setattr(native, "_BUILD_SECONDS", 5.0)
+    assert native.prepare() is None
+    assert "did not end" in native.why_not()
+    helper = started.read_text("utf-8").strip()
+    deadline = time.monotonic() + 30
+    while _runs(helper):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _runs(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

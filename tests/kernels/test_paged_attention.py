@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -13,17 +14,10 @@ from lmnb.kernels import native
 from lmnb.kernels.attention_plan import KEY_BLOCK, plan_attention, plan_native
 from lmnb.kernels.paged_attention import attend, attend_reference, attends_natively, paged_attention
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 NUM_SLOTS = 12000
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-
-
-@pytest.fixture(autouse=True, params=["torch", "native"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By torch's operators, and by the compiled kernel for what it takes."""
-    if request.param == "torch":
-        monkeypatch.setattr(native, "_outcome", None)
-    elif native.prepare() is None:
-        pytest.skip(native.why_not())
 
 
 @dataclass
@@ -221,12 +215,13 @@ def test_dense_attention_equals_its_reference(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("heads", [(9, 3), (4, 4)], ids=str)
-def test_natively_a_token_is_the_same_in_any_company(heads: tuple[int, int]) -> None:
+@pytest.mark.parametrize("before", [200, 460])
+def test_natively_a_token_is_the_same_in_any_company(before: int, heads: tuple[int, int]) -> None:
     """Alone, in a chunk of its prompt, beside others, and with its keys read together with theirs."""
-    before = 200
+    if native.prepare() is None:
+        pytest.skip(native.why_not())
     case = make_case([(70, before)], heads=heads, dtype=torch.bfloat16)
-    if not attends_natively(case.queries, 64):
-        pytest.skip("about the compiled kernel")
+    assert attends_natively(case.queries, 64)
     slots = case.rows[0]
     whole = run(case)
     for at in (0, 1, 57, 69):
@@ -244,7 +239,50 @@ def test_natively_a_token_is_the_same_in_any_company(heads: tuple[int, int]) -> 
             assert torch.equal(run(beside)[2::3], whole[at].expand(4, -1))
 
 
-def test_natively_nan_is_not_hidden() -> None:
-    case = make_case([(1, 80)], heads=(2, 1), num_decode=1, dtype=torch.bfloat16)
-    case.keys[case.rows[0][17]] = float("nan")
-    assert run(case).isnan().all()
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets how many threads compute."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+# New tokens and those before them, how many rows decode, and how much these share.
+LONG: dict[str, tuple[list[tuple[int, int]], int, int]] = {
+    "just short": ([(1, 255)], 1, 0),
+    "one key more": ([(1, 256)], 1, 0),
+    "one": ([(1, 1300)], 1, 0),
+    "some": ([(1, 1300), (1, 90), (1, 767)], 3, 0),
+    "branches": ([(1, 900), (1, 830), (1, 1250), (1, 800)], 4, 800),
+    "a few new ones": ([(1, 300), (7, 1000)], 1, 0),
+}
+
+
+@pytest.mark.parametrize("window", [None, 5, 300])
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("heads", [(9, 3), (5, 1)], ids=str)
+def test_threads_share_long_contexts_and_give_the_bits_of_one(
+    heads: tuple[int, int], name: str, window: int | None, threads: Callable[[int], None]
+) -> None:
+    lengths, num_decode, shared_len = LONG[name]
+    case = make_case(lengths, heads=heads, num_decode=num_decode, shared_len=shared_len, dtype=torch.bfloat16)
+    threads(1)
+    alone = run(case, window)
+    torch.testing.assert_close(alone.double(), naive(case, window), rtol=0, atol=TOLERANCE[torch.bfloat16])
+    if not attends_natively(case.queries, 64):
+        return
+    for count in (2, 3, 8, 3):
+        threads(count)
+        assert torch.equal(run(case, window), alone)
+
+
+@pytest.mark.parametrize("length", [80, 900])
+@pytest.mark.parametrize("broken", [[17], [70], range(81), range(256, 512)], ids=str)
+def test_natively_nan_is_not_hidden(length: int, broken: Sequence[int], threads: Callable[[int], None]) -> None:
+    case = make_case([(1, length)], heads=(2, 1), num_decode=1, dtype=torch.bfloat16)
+    slots = case.rows[0][broken[0] : broken[-1] + 1]
+    if slots:
+        case.keys[slots] = float("nan")
+        for count in (1, 3):
+            threads(count)
+            assert run(case).isnan().all()

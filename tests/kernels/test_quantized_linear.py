@@ -149,3 +149,23 @@ def test_a_product_that_is_wrong_here_is_not_used(monkeypatch: pytest.MonkeyPatc
         assert pack_quantized(weight) is None
     finally:
         quantized_linear._agrees.cache_clear()
+
+
+@pytest.mark.parametrize("outs", [16, 48, 64, 112, 240])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_columns_of_any_number_of_blocks(outs: int, bits: int) -> None:
+    """One row and several, by any number of threads, and the last columns of one, two or three blocks."""
+    if native.prepare() is None:
+        pytest.skip(native.why_not())
+    weight, x = random_quantized(outs, 64, bits), random_rows(11, 64)
+    multiply = NativeProduct(weight)
+    want = x.double() @ weight.dequantized().double().t()
+    threads = torch.get_num_threads()
+    try:
+        for number in (1, 2, 3, 5):
+            torch.set_num_threads(number)
+            got = multiply(x, wide=True)
+            assert relative_error(got, want) < 2e-6
+            assert torch.equal(torch.cat([multiply(row[None], wide=True) for row in x]), got)
+    finally:
+        torch.set_num_threads(threads)

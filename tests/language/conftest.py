@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import until
+from time_limits import limit_seconds
 
 import lmnb
 from lmnb.backends.testing import ScriptedBackend
+from lmnb.language import cancel_runs
 from lmnb.language.loop import background
 
 HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(20))
+    limit_seconds(items, HERE, 90)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
+    before = background.num_tasks  # what an earlier test has left is told there
     yield
     lmnb.set_default_backend(None)
-    deadline = time.monotonic() + 3
-    while background.num_tasks and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert background.num_tasks == 0, "a stream still runs after the test"
+    try:
+        until(lambda: background.num_tasks <= before)
+    except AssertionError:
+        cancel_runs()
+        pytest.fail("a stream still runs after the test")
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import lmnb as sgl
-from lmnb.backends.templates import RoleTemplate
-from lmnb.backends.testing import ScriptedBackend, ScriptedCall
+from lmnb.backends.role_template import RoleTemplate
+from lmnb.backends.script import ScriptedCall
+from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import ArgumentError
 from lmnb.language.events import from_json, to_json
 
@@ -155,7 +156,7 @@ def test_half_characters_become_the_replacement_character_in_the_prompt(backend:
     assert s.text().endswith("\ufffd lone")
     s.text().encode()
     assert s["v"] == LONE  # what a program keeps for itself stays its own
-    s.run.wait(3)
+    s.run.wait(30)
     for event in s.run.events:
         json.dumps(to_json(event), ensure_ascii=False).encode()
         assert from_json(to_json(event)).type == event.type

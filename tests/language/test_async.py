@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
 
 import lmnb as sgl
-from lmnb.backends.testing import Broken, ScriptedBackend
+from lmnb.backends.script import Broken
+from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import CancelledError, GenerationError, ProgramError, UnknownVariableError
 from lmnb.language import open_state
+from lmnb.language.events import GenStarted
 
 State = sgl.ProgramState
 
@@ -43,26 +44,39 @@ def test_arun_awaits_it_all(backend: ScriptedBackend) -> None:
         backend.prompts()[1]
         == "<|user|>\nq s<|end|>\n<|assistant|>\nok<|end|>\n<|user|>\nSure?<|end|>\n<|assistant|>\n"
     )
-    assert [state.run.wait(3) and state.run.status for state in (one, two)] == ["done", "done"]
+    assert [state.run.wait(30) and state.run.status for state in (one, two)] == ["done", "done"]
 
 
 def test_the_loop_goes_on_meanwhile() -> None:
-    backend = ScriptedBackend("a b c", token_delay=0.03)
+    go_on = threading.Event()
 
-    async def main() -> tuple[int, float]:
-        ticks = 0
-        started = time.monotonic()
-        jobs = [
-            asyncio.create_task(program.arun(str(i), backend=backend)) for i in range(8) for program in (ask, plain)
-        ]
-        while not all(job.done() for job in jobs):
-            ticks += 1
-            await asyncio.sleep(0.01)
-        return ticks, time.monotonic() - started
+    class Waiting(ScriptedBackend):
+        def new_context(self) -> Any:
+            context = super().new_context()
+            generate = context.generate
 
-    ticks, seconds = asyncio.run(main())
-    assert ticks > 10
-    assert seconds < 16 * 0.24
+            async def late(*args: Any, **rest: Any) -> Any:
+                while not go_on.is_set():
+                    await asyncio.sleep(0.005)
+                return await generate(*args, **rest)
+
+            context.generate = late  # type: ignore[method-assign]
+            return context
+
+    backend = Waiting("a b c")
+
+    async def main() -> list[Any]:
+        runs: list[sgl.Run] = []
+        forget = sgl.on_run(runs.append)
+        jobs = [asyncio.create_task(ask.arun(str(i), backend=backend)) for i in range(8)]
+        jobs += [asyncio.create_task(plain.arun(str(i), backend=backend)) for i in range(4)]
+        while sum(isinstance(event, GenStarted) for run in runs for event in run.events) < len(jobs):
+            await asyncio.sleep(0.005)  # all of them wait at the same time
+        forget()
+        go_on.set()
+        return [state.ret_value for state in await asyncio.gather(*jobs)]
+
+    assert asyncio.run(main()) == ["a b c!"] * 12
 
 
 def test_plain_calls_work_with_and_without_a_running_loop(backend: ScriptedBackend) -> None:
@@ -160,25 +174,27 @@ def test_tasks_of_the_body_are_a_part_of_it(backend: ScriptedBackend) -> None:
 
 
 def test_cancelling_the_task_cancels_the_run() -> None:
-    backend = ScriptedBackend("w " * 300, token_delay=0.01)
+    backend = ScriptedBackend("w " * 3000, token_delay=0.01)
     states: list[State] = []
 
     @sgl.function
     async def program(s: State) -> None:
         states.append(s)
-        s += sgl.gen("x", max_tokens=300)
+        s += sgl.gen("x", max_tokens=3000)
         await s.get("x")
 
     async def main() -> None:
         for target in (program, plain.bind(question="q")):
-            task = asyncio.create_task(target.arun(backend=backend, max_new_tokens=300))
-            await asyncio.sleep(0.05)
+            task = asyncio.create_task(target.arun(backend=backend, max_new_tokens=3000))
+            calls = len(backend.calls)
+            while len(backend.calls) == calls:
+                await asyncio.sleep(0.005)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
 
     asyncio.run(main())
-    assert states[0].run.wait(3)
+    assert states[0].run.wait(30)
     assert states[0].run.status == "cancelled"
     meta = states[0].get_meta_info("x")
     assert meta is not None

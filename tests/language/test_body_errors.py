@@ -76,7 +76,7 @@ def test_branches_and_calls_below_tell_the_error_of_the_body_above(slow: Scripte
     for s in left:
         check_readers(s)
     run = left[0].run
-    assert run.wait(3)
+    assert run.wait(30)
     ends = [event for event in run.events if isinstance(event, BranchFinished)]
     assert len(ends) == 4
     assert {event.status for event in ends} == {"failed"}

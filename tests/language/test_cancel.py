@@ -14,13 +14,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from patience import until
 
 import lmnb as sgl
 from lmnb.backends.base import CancelToken
 from lmnb.backends.testing import ScriptedBackend
-from lmnb.errors import CancelledError
+from lmnb.errors import CancelledError, GenerationError
 from lmnb.language import open_state
 from lmnb.language.events import BranchFinished, GenFinished, RunFinished, TokensGenerated
+from lmnb.language.variables import Variable
 
 State = sgl.ProgramState
 WORDS = " ".join(f"w{i}" for i in range(400))
@@ -30,11 +32,12 @@ def slow(**options: object) -> ScriptedBackend:
     return ScriptedBackend({"x": WORDS, "y": "never"}, token_delay=0.01, **options)  # type: ignore[arg-type]
 
 
+def has_tokens(run: sgl.Run) -> bool:
+    return any(isinstance(event, TokensGenerated) for event in run.events)
+
+
 def wait_for_tokens(s: State) -> None:
-    deadline = time.monotonic() + 5
-    while not any(isinstance(event, TokensGenerated) for event in s.run.events):
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    until(lambda: has_tokens(s.run))
 
 
 def test_cancel_keeps_the_partial_text_and_marks_it() -> None:
@@ -43,10 +46,8 @@ def test_cancel_keeps_the_partial_text_and_marks_it() -> None:
     s += sgl.assistant("A: " + sgl.gen("x", max_tokens=400))
     s += sgl.user("next") + sgl.assistant(sgl.gen("y"))
     wait_for_tokens(s)
-    started = time.monotonic()
     s.run.cancel()
     partial = s["x"]
-    assert time.monotonic() - started < 0.5
     assert WORDS.startswith(partial)
     assert 0 < len(partial) < len(WORDS)
     meta = s.get_meta_info("x")
@@ -71,11 +72,22 @@ def test_cancel_keeps_the_partial_text_and_marks_it() -> None:
     ]
 
 
+def test_a_cancelled_value_is_not_said_to_need_more_tokens() -> None:
+    value = Variable.ready("x", "12", {"finish_reason": {"type": "cancelled"}})
+    value.read = str
+    with pytest.raises(
+        GenerationError, match=r"incomplete \(cancelled\).*; run it again, or read its text: '12'"
+    ) as caught:
+        value.typed()
+    assert "max_tokens" not in str(caught.value)
+
+
 def test_appending_to_a_cancelled_state_raises_where_it_is_read() -> None:
     s = open_state(slow())
     s += sgl.gen("x", max_tokens=400)
     s.run.cancel()
     s.run.finish()
+    assert s.run.wait(30)
     before = s.text()
     s += "more" + sgl.gen("z")
     with pytest.raises(CancelledError):
@@ -129,7 +141,7 @@ def test_a_select_is_cancelled_too() -> None:
 
     s = open_state(Waiting())
     s += "p" + sgl.select("x", ["a", "b"])
-    assert reached.wait(5)
+    assert reached.wait(30)
     s.run.cancel()
     with pytest.raises(CancelledError):
         s["x"]
@@ -147,7 +159,7 @@ def test_cancelling_a_streamed_run_ends_its_body() -> None:
     for piece in state.text_iter():
         assert piece
         state.run.cancel()
-    assert state.run.wait(2)
+    assert state.run.wait(30)
     assert state.run.status == "cancelled"
     assert WORDS.startswith(state.text())
 
@@ -163,9 +175,20 @@ def test_a_body_that_raises_stops_what_it_started() -> None:
 
     with pytest.raises(ZeroDivisionError):
         program.run(backend=slow())
-    assert states[0].run.wait(1)
+    assert states[0].run.wait(30)
     assert states[0].run.status == "failed"
     assert isinstance(states[0].run.error, ZeroDivisionError)
+
+
+def interrupt_when(begun: Callable[[], bool]) -> None:
+    """Send the main thread a real signal a moment after that, so that it waits by then."""
+
+    def interrupt() -> None:
+        until(begun)
+        time.sleep(0.1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
 
 
 @pytest.mark.parametrize("wait_on", ["variable", "text", "run_batch"])
@@ -179,11 +202,9 @@ def test_an_interrupt_ends_a_wait_in_the_main_thread(wait_on: str) -> None:
             s["x"]
 
     assert threading.current_thread() is threading.main_thread()
-    killer = threading.Timer(0.15, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
-    killer.start()
-    started = time.monotonic()
     runs: list[sgl.Run] = []
     forget = sgl.on_run(runs.append)
+    interrupt_when(lambda: bool(runs) and has_tokens(runs[0]))
     waits: dict[str, Callable[[], object]] = {
         "variable": lambda: program.run(backend=backend),
         "text": lambda: program.run(backend=backend).text(),
@@ -192,20 +213,21 @@ def test_an_interrupt_ends_a_wait_in_the_main_thread(wait_on: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         waits[wait_on]()
     forget()
-    assert time.monotonic() - started < 1
     (run,) = runs
-    assert run.wait(1)
+    assert run.wait(30)
     assert run.status == "cancelled"
+    ends = [event for event in run.events if isinstance(event, GenFinished)]
+    assert {end.finish_reason for end in ends} == {"cancelled"}
 
 
 def test_an_interrupt_leaves_a_background_run_alone() -> None:
-    s = open_state(ScriptedBackend("one two three four", token_delay=0.1), background_run=True)
-    s += sgl.gen("x")
-    killer = threading.Timer(0.1, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
-    killer.start()
-    with pytest.raises(KeyboardInterrupt):
+    s = open_state(slow(), background_run=True)
+    s += sgl.gen("x", max_tokens=100)
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # the signal must not come before
+        interrupt_when(lambda: has_tokens(s.run))
         s["x"]
-    assert s["x"] == "one two three four"
+    assert "x" not in s
+    assert s["x"] == " ".join(WORDS.split()[:100])
 
 
 def test_an_interrupt_in_a_process_of_its_own() -> None:
@@ -215,20 +237,20 @@ def test_an_interrupt_in_a_process_of_its_own() -> None:
         from lmnb.backends.testing import ScriptedBackend
         from lmnb.language import open_state
 
-        s = open_state(ScriptedBackend("word " * 500, token_delay=0.01))
-        s += sgl.gen("x", max_tokens=500)
+        s = open_state(ScriptedBackend("word " * 2000, token_delay=0.01))
+        s += sgl.gen("x", max_tokens=2000)
         print(next(s.text_iter()), flush=True)
         try:
             s["x"]
         except KeyboardInterrupt:
             s.run.finish()
-            print(s.run.status, 0 < len(s["x"]) < 500 * 5)
+            print(s.run.status, 0 < len(s["x"]) < 2000 * 5)
         """
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "word\n"
-    time.sleep(0.1)
+    time.sleep(0.1)  # it has told so just before it waits
     os.kill(child.pid, signal.SIGINT)
-    out, _ = child.communicate(timeout=10)
+    out, _ = child.communicate(timeout=30)
     assert (out, child.returncode) == ("cancelled True\n", 0)

@@ -90,7 +90,7 @@ def test_select_appends_and_explains() -> None:
     assert meta["output_token_logprobs"] == [[], []]
     (call,) = [call for call in backend.calls if call.kind == "score"]
     assert (call.prompt, call.choices) == ("Q: ", ("short", "long"))
-    state.run.wait(5)
+    state.run.wait(30)
     kinds = [type(event) for event in state.run.events]
     assert kinds.index(ChoiceMade) < kinds.index(GenFinished)
     (end,) = [event for event in state.run.events if isinstance(event, GenFinished)]

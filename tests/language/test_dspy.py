@@ -10,7 +10,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,16 +17,18 @@ from typing import Any, Literal
 
 import pytest
 from context_support import fake_runtime
+from patience import until
 from picture_support import png
 
 import lmnb
-from lmnb.backends.testing import ScriptedBackend, ScriptedCall
+from lmnb.backends.script import ScriptedCall
+from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import ArgumentError, MissingPackageError, NoBackendError
 
 os.environ.setdefault("DSPY_CACHE_LIMIT", "0")
 dspy = pytest.importorskip("dspy", "3.4", reason="needs dspy, 3.4 or newer")
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 def model(replies: Any = "Paris", **options: Any) -> Any:
@@ -254,9 +255,7 @@ def test_a_cancelled_run_is_no_answer():
     lm.backend.token_delay = 0.01
 
     def stop() -> None:
-        while not asked(lm):
-            time.sleep(0.01)
-        time.sleep(0.05)
+        until(lambda: asked(lm))
         lmnb.language.cancel_runs()
 
     thread = threading.Thread(target=stop)
@@ -382,7 +381,7 @@ def test_many_threads_share_one_engine(with_lm):
 
 @pytest.mark.model
 @pytest.mark.timeout(120)
-def test_on_the_embedded_model_the_json_adapter_always_gets_its_fields(with_lm):
+def test_on_the_embedded_model_the_json_adapter_always_gets_its_fields(with_lm, embedded_runtime):
     class Review(dspy.Signature):  # type: ignore[misc]
         """Say what the writer thinks."""
 
@@ -390,9 +389,9 @@ def test_on_the_embedded_model_the_json_adapter_always_gets_its_fields(with_lm):
         stars: Literal[1, 2, 3, 4, 5] = dspy.OutputField()
         again: bool = dspy.OutputField()
 
-    with lmnb.Runtime() as runtime, with_lm(lmnb.dspy.LM(runtime, temperature=1.0, seed=1, max_tokens=60)):
+    with with_lm(lmnb.dspy.LM(embedded_runtime, temperature=1.0, seed=1, max_tokens=60)):
         answers = [dspy.Predict(Review)(review=text) for text in ("Lovely food.", "The soup was cold.")]
-        second = answers[1].get_lm_usage()[f"lmnb/{runtime.name}"]
+        second = answers[1].get_lm_usage()[f"lmnb/{embedded_runtime.name}"]
     for answer in answers:
         assert answer.stars in range(1, 6)
         assert type(answer.again) is bool
@@ -410,6 +409,6 @@ try:
 except lmnb.MissingPackageError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert "pip install 'lmnb[dspy]'" in done.stdout
     assert issubclass(MissingPackageError, ImportError)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import lmnb as sgl
-from lmnb.backends.testing import Broken, ScriptedBackend
+from lmnb.backends.script import Broken
+from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import CancelledError, GenerationError, ProgramError, TemplateError, UnknownVariableError
 from lmnb.language import open_state
 from lmnb.language.events import BranchFinished, GenFinished, RunFinished
@@ -203,7 +204,7 @@ def test_a_stopped_loop_fails_readers_and_starts_again() -> None:
     reader = threading.Thread(target=read)
     reader.start()
     background.stop()
-    reader.join(5)
+    reader.join(30)
     assert "loop was stopped" in str(caught[0])
     fresh = open_state(ScriptedBackend("again"))
     fresh += sgl.gen("x")

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import lmnb as sgl
-from lmnb.backends.testing import ScriptedBackend, ScriptedCall
+from lmnb.backends.script import ScriptedCall
+from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import ArgumentError, GenerationError, LmnbError, ProgramError
 from lmnb.language.expressions import RoleBegin, RoleEnd, Text
 from lmnb.language.program import Program
@@ -365,7 +366,7 @@ def edited(text: str, path: tuple[Any, ...], value: Any) -> str:
     return json.dumps(message)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("program", "arguments"), CASES[1:4])
 def test_an_edited_graph_is_refused_where_it_is_read(program: Program, arguments: dict[str, Any]) -> None:
     text = program.compile().to_json()

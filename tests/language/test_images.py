@@ -55,7 +55,7 @@ def test_an_image_is_in_the_prompt_the_text_the_messages_and_the_events(cat: str
         {"role": "assistant", "content": "A cat."},
     ]
     assert digests(backend) == [[digest(RED)]]
-    state.run.wait(5)
+    state.run.wait(30)
     (event,) = [event for event in state.run.events if isinstance(event, ImageAdded)]
     assert (event.branch, event.text, event.label) == (0, "<image>", "[image 4×3 png]")
     assert (event.num_bytes, event.digest, event.frames) == (len(RED), digest(RED), 1)
@@ -121,7 +121,7 @@ def test_a_join_of_texts_says_images_again_in_their_places() -> None:
         state = album.run(approximate, backend=backend)
         assert state.text() == "Album: 0 <image> 1 <image> end!"
         assert digests(backend)[-1] == [digest(RED), digest(BLUE)]
-        state.run.wait(5)
+        state.run.wait(30)
         assert [event.branch for event in state.run.events if isinstance(event, ImageAdded)].count(0) == 2
 
 
@@ -214,7 +214,7 @@ def test_a_video_is_one_thing_in_the_text_and_its_frames_in_messages(tmp_path: P
     assert state["answer"] == "It gets lighter."
     assert "<image>What happens?" in state.text()
     assert [part["type"] for part in state.messages()[0]["content"]] == ["image_url"] * 4 + ["text"]
-    state.run.wait(5)
+    state.run.wait(30)
     (event,) = [event for event in state.run.events if isinstance(event, ImageAdded)]
     assert event.label == "[video 64×48 png, 4 frames]"
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import lmnb as sgl
-from lmnb.backends.testing import ScriptedBackend, ScriptedCall
+from lmnb.backends.script import ScriptedCall
+from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import ArgumentError, ProgramError
 from lmnb.language.row_keys import row_key
 from lmnb.language.row_usage import Usage
@@ -233,13 +234,13 @@ def test_a_stop_keeps_the_finished_rows() -> None:
             started.set()
         return "w " * (1000 if "row3" in call.prompt or "row5" in call.prompt else 1)
 
-    backend = ScriptedBackend(reply, token_delay=0.002)
+    backend = ScriptedBackend(reply, token_delay=0.02)
     rows = [(i,) for i in range(8)]
     main = threading.main_thread().ident
     assert main is not None
 
     def press_stop() -> None:
-        started.wait(5)
+        started.wait(30)
         threading.Event().wait(0.2)
         signal.pthread_kill(main, signal.SIGINT)
 

@@ -37,7 +37,7 @@ def run(reply):
     except lmnb.GenerationError:
         pass
     end()
-    assert runs[0].wait(5)
+    assert runs[0].wait(30)
     assert lmnb.mlflow.flush()
     mlflow.flush_trace_async_logging()
 

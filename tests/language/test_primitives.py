@@ -123,7 +123,7 @@ def test_choices_make_a_select() -> None:
         lambda: sgl.select("x", ["a", 3]),  # type: ignore[list-item]
         lambda: sgl.select("x", ["a"], temperature=0.7),
         lambda: sgl.select("x", ["a"], choices_method=max),  # type: ignore[arg-type]
-        lambda: sgl.gen("x", dtype=set),
+        lambda: sgl.gen("x", dtype=range),
         lambda: sgl.gen("x", stop_regex=[1]),  # type: ignore[list-item]
         lambda: sgl.separate_reasoning(sgl.gen(), "qwen3"),
         lambda: sgl.separate_reasoning(sgl.gen("x"), "no-such-model"),

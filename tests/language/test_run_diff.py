@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from view_samples import judge
+from run_samples import judge
 
 import lmnb
 from lmnb.backends.testing import ScriptedBackend
@@ -28,7 +28,7 @@ def debate(s, topic):
 def run(verdict: str, topic: str = "tea", view: str = "fine") -> lmnb.SavedRun:
     state = debate.run(topic, backend=ScriptedBackend({"verdict": verdict, "view": view}))
     state.sync()
-    assert state.run.wait(5)
+    assert state.run.wait(30)
     return state.run.saved()
 
 

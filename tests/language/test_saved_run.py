@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from view_samples import branched, images, judge, stopped
+from run_samples import branched, images, judge, stopped
 
 import lmnb
 from lmnb.backends.testing import ScriptedBackend
@@ -30,7 +30,7 @@ def finished_run(replies: object = "ok", body: object = None) -> lmnb.ProgramSta
 
     state = program.run(backend=ScriptedBackend(replies))
     state.sync()
-    assert state.run.wait(5)
+    assert state.run.wait(30)
     return state
 
 
@@ -140,6 +140,7 @@ def test_a_run_that_goes_on_is_saved_up_to_now():
     part = s.run.saved()
     s.run.cancel()
     s.run.finish()
+    assert s.run.wait(30)
     assert part.status == "running"
     assert SavedRun.from_json(part.to_json()).events == part.events
     assert s.run.saved().status == "cancelled"

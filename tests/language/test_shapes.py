@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 import lmnb
 from lmnb import ArgumentError, GenerationError, GrammarError, ProgramError, gen
@@ -136,6 +136,46 @@ def test_an_incomplete_value_is_an_error_or_the_default(runtime: Runtime) -> Non
         s.parsed("x")
 
 
+@pytest.mark.parametrize(
+    ("shape", "stop"),
+    [
+        ({"regex": "[a-c]{30}"}, "b"),
+        ({"regex": "[a-c]{3}é[a-c]{3}"}, "é"),
+        ({"ebnf": "start: /[a-c]{30}/"}, "b"),
+        ({"json_schema": {"enum": ["ab,cd", "ab,ce"]}}, ","),
+        ({"json_schema": Car}, ":"),
+    ],
+)
+def test_a_text_that_a_stop_cut_is_no_value(runtime: Runtime, shape: dict[str, Any], stop: str) -> None:
+    s = run(runtime, gen("x", stop=stop, max_tokens=99, **shape))
+    assert s.get_meta_info("x")["finish_reason"] == {"type": "stop", "matched": stop}
+    assert s.parsed("x", None) is None
+    with pytest.raises(GenerationError, match=re.escape(f"incomplete: cut by the stop string {stop!a}")):
+        s.parsed("x")
+
+
+def test_a_whole_value_before_a_stop_is_one(runtime: Runtime) -> None:
+    s = run(runtime, gen("x", regex="[ab]{3}(é[ab]{20}|c)", stop=["é", "c"]))
+    assert s.get_meta_info("x")["finish_reason"]["matched"] in ("é", "c")
+    assert s.parsed("x", None) is None
+    s = run(runtime, gen("x", regex="[ab]{3}(é[ab]{20})?", stop="é"))
+    assert s.parsed("x") == s["x"]
+    assert len(s["x"]) == 3
+    assert isinstance(run(runtime, gen("x", dtype=int)).parsed("x"), int)
+
+
+@pytest.mark.parametrize("shape", [{"regex": "[0-9]{10}"}, {"ebnf": "start: /[0-9]{10}/"}], ids=["regex", "ebnf"])
+def test_a_text_that_was_cut_is_no_value(runtime: Runtime, shape: dict[str, str]) -> None:
+    s = run(runtime, gen("x", max_tokens=4, **shape))
+    assert re.fullmatch("[0-9]{4}", s["x"])
+    assert s.parsed("x", None) is None
+    with pytest.raises(GenerationError, match="incomplete"):
+        s.parsed("x")
+    whole = run(runtime, gen("x", max_tokens=20, **shape))
+    assert whole.parsed("x") == whole["x"]
+    assert len(whole["x"]) == 10
+
+
 def test_samples_are_parsed_each(runtime: Runtime) -> None:
     s = run(runtime, gen("x", json_schema=City, n=3))
     assert all(isinstance(city, City) for city in s.parsed("x"))
@@ -238,10 +278,14 @@ def variadic(*names: str) -> None:
     ("arguments", "error", "message"),
     [
         ({"regex": "a", "json_schema": {}}, ArgumentError, "cannot both hold"),
+        ({"regex": "a", "choices": ["a"]}, ArgumentError, "choices= and regex= cannot both hold"),
+        ({"json_schema": {}, "choices": ["a"]}, ArgumentError, "choices= and json_schema= cannot both hold"),
+        ({"dtype": int, "choices": ["a"]}, ArgumentError, "choices= and dtype= cannot both hold"),
+        ({"tools": [weigh], "choices": ["a"]}, ArgumentError, "choices= and tools= cannot both hold"),
         ({"ebnf": 3}, ArgumentError, "ebnf must be text"),
         ({"json_schema": 3}, ArgumentError, "json_schema must be text, a dict"),
         ({"json_schema": "{"}, GrammarError, "not JSON"),
-        ({"json_schema": set[int]}, ArgumentError, "no JSON schema"),
+        ({"json_schema": list[bytearray]}, ArgumentError, "no JSON schema"),
         ({"regex": "("}, GrammarError, "not a regular expression"),
         ({"dtype": "complex"}, ArgumentError, "dtype must be"),
         ({"dtype": object()}, ArgumentError, "dtype must be"),
@@ -256,6 +300,86 @@ def variadic(*names: str) -> None:
 def test_what_cannot_be_asked_for(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         gen("x", **arguments)
+
+
+class Odd:
+    def __init__(self, told: str) -> None:
+        self.told = told
+
+    def __repr__(self) -> str:
+        return self.told or str(1 // 0)
+
+
+@pytest.mark.parametrize("name", ["regex", "ebnf", "dtype", "json_schema", "json_style", "grammar_backend", "choices"])
+@pytest.mark.parametrize(
+    "value", [list(range(100_000)), Odd("a\nb\x1b[31m\u202e"), Odd("")], ids=["long", "odd", "broken"]
+)
+def test_an_error_shows_any_value_short_and_on_one_line(name: str, value: Any) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        gen("x", **{"json_schema": {}, name: value} if name[:4] in ("json", "gram") else {name: value})
+    assert len(str(caught.value)) < 300
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["k" * 5000, "a\nb", "\x1b[31m\u202e"])
+@pytest.mark.parametrize(
+    "bad",
+    [{"uniqueItems": True}, {"format": "f" * 5000}, {"minimum": "\n" * 500}, {"$ref": "#/" + "r" * 5000}, {"x\ny": 1}],
+)
+def test_an_error_shows_any_place_short_and_on_one_line(name: str, bad: dict[str, Any]) -> None:
+    report = lmnb.check_constraint({"type": "object", "properties": {name: bad}})
+    assert report.error is not None
+    assert len(report.error) < 700
+    assert report.error.isprintable()
+    report = lmnb.check_constraint({name: 1})
+    assert report.error is not None
+    assert len(report.error) < 700
+    assert report.error.isprintable()
+
+
+class Even(BaseModel):
+    number: int
+
+    @field_validator("number")
+    @classmethod
+    def _even(cls, number: int) -> int:
+        raise ValueError(f"{number} is odd")
+
+
+def test_a_validators_error_is_one_line(runtime: Runtime) -> None:
+    with pytest.raises(GenerationError, match="is odd") as caught:
+        run(runtime, gen("x", json_schema=Even, max_tokens=200)).parsed("x")
+    assert str(caught.value).isprintable()
+    assert "https://" not in str(caught.value)
+
+
+def test_a_warning_of_two_constraints_tells_the_users_line() -> None:
+    def program(s: Any) -> None:
+        s += gen("x", dtype=int, regex="a")
+
+    for make in (lambda: gen("x", dtype=int, regex="a"), lambda: lmnb.function(program).compile()):
+        with pytest.warns(UserWarning, match="dtype= is used, and regex= is not") as told:
+            make()
+        assert [warning.filename for warning in told] == [__file__]
+
+
+@pytest.mark.parametrize(
+    "regex", ["a" * 20_000, "(?i)" + "".join(f"[{chr(0x100 + i)}-\U0010ffff]" for i in range(12)), "a" * 500 + "("]
+)
+def test_who_asks_for_a_long_regex_does_not_read_it(regex: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+    compiled = re.compile
+    monkeypatch.setattr(re, "compile", lambda text, *flags: (read.append(text), compiled(text, *flags))[1])
+    gen("x", regex=regex)
+    assert regex not in read
+    with pytest.raises(GrammarError, match=r"at most 20000 \(200000 of a regex that is only texts"):
+        gen("x", regex=regex * (200_001 // len(regex) + 1))
+
+
+def test_a_long_regex_that_is_none_is_refused_where_it_is_read(runtime: Runtime) -> None:
+    assert "is invalid" in str(lmnb.check_constraint(regex="a" * 500 + "("))
+    with pytest.raises(GenerationError, match="is invalid"):
+        run(runtime, gen("x", regex="a" * 500 + "("))["x"]
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def judge(s, essay):
 
 def run(program: Any, *args: Any, **kwargs: Any) -> lmnb.ProgramState:
     state = program.run(*args, **kwargs)
-    state.run.wait(5)
+    state.run.wait(30)
     return state
 
 
@@ -123,7 +123,7 @@ def test_what_fails_and_what_is_stopped_is_told(recorder):
     state = inner.run(backend=ScriptedBackend("word " * 200, token_delay=0.05), stream=True)
     next(state.text_iter("detail"))
     state.run.cancel()
-    state.run.wait(5)
+    state.run.wait(30)
     assert recorder.follower.flush()
     root = recorder.named("inner")
     assert (root.failed, root.attributes["lmnb.status"]) == (False, "cancelled")
@@ -192,12 +192,31 @@ def test_nothing_is_recorded_after_the_end():
     assert recorder.open == []
 
 
+@lmnb.function
+def asked(s):
+    s += "First: " + lmnb.select("pick", choices=["a", "b"]) + " Count: " + lmnb.gen("detail") + "."
+
+
+def test_a_branch_from_a_token_has_the_prompt_of_its_origin(recorder):
+    state = run(asked, backend=ScriptedBackend("one two three"))
+    variant = state.branch_at("detail", 1, " TWO")
+    variant.sync()
+    variant.branch_at("detail", 2, " 3").sync()
+    assert state.run.wait(30)
+    assert recorder.follower.flush()
+    origin, *others = [span for span, _ in recorder.ended if span.name == "gen detail"]
+    assert len(others) == 2
+    assert origin.inputs in ("First: a Count: ", "First: b Count: ")
+    assert [span.inputs for span in others] == [origin.inputs] * 2
+    assert recorder.named("branch 0~1~1").outputs == origin.inputs + "one TWO 3."
+
+
 def test_a_branch_from_a_token_of_a_run_that_was_over_is_a_span_of_its_own(recorder, caplog):
     state = run(inner, backend=ScriptedBackend("one two three"))
     assert recorder.follower.flush()
     before = len(recorder.ended)
     state.branch_at("detail", 1, " TWO").sync()
-    assert state.run.wait(5)
+    assert state.run.wait(30)
     assert recorder.follower.flush()
     assert [span.name for span, _ in recorder.ended[before:]] == ["gen detail", "branch 0~1"]
     branch = recorder.named("branch 0~1")

@@ -39,7 +39,7 @@ def run_city(reply: object = "Kyoto") -> lmnb.Run:
     with contextlib.suppress(GenerationError):
         city.run(backend=ScriptedBackend(reply))
     end()
-    assert runs[0].wait(5)
+    assert runs[0].wait(30)
     assert lmnb.telemetry.flush()
     return runs[0]
 

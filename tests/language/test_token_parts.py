@@ -9,7 +9,7 @@ import pytest
 from lmnb.backends.testing import ScriptedBackend
 from lmnb.language import function, gen
 from lmnb.language.events import TokensGenerated
-from lmnb.language.token_parts import is_greedy, part, units
+from lmnb.language.token_parts import index_of_units, is_greedy, part, units
 from lmnb.runtime.request import SamplingParams, TokenLogprob
 
 
@@ -49,6 +49,13 @@ def test_what_is_as_usual_is_left_out() -> None:
     assert part("ab", 1, backend, logprobs=[TokenLogprob(entry.token_id, None)])[4] == [["ab", None, []]]
 
 
+def test_what_a_mask_made_of_a_probability_is_told() -> None:
+    backend = ScriptedBackend()
+    (entry,) = backend.logprobs("", ["ab"], 0)
+    masked = TokenLogprob(entry.token_id, -2.5, (), -0.12345)
+    assert part("ab", 1, backend, origin="masked", logprobs=[masked])[4] == [["ab", -2.5, [], -0.1235]]
+
+
 def test_greedy_sampling_tells_what_was_ruled_out() -> None:
     backend = ScriptedBackend()
     likely, chosen, other = (backend.logprobs("", [word], 0)[0].token_id for word in ("a", "b", "c"))
@@ -82,3 +89,12 @@ def test_programs_pass_on_that_they_are_greedy(monkeypatch: pytest.MonkeyPatch) 
     for temperature, expected in ((0, ["b", -0.1, 1]), (1, ["b", -0.1])):
         row = told(return_logprob=True, top_logprobs_num=1, temperature=temperature)[0]
         assert row[4][0][2] == [expected]
+
+
+def test_places_that_browsers_count_are_found() -> None:
+    text = "ä👩‍🚀b"
+    places = [units(text[:index]) for index in range(len(text) + 1)]
+    assert places == [0, 1, 3, 4, 6, 7]
+    assert [index_of_units(text, place) for place in places] == list(range(len(text) + 1))
+    assert index_of_units(text, 2) == 2  # inside a character: behind it
+    assert (index_of_units(text, 99), index_of_units("abc", 99), index_of_units("abc", 2)) == (5, 3, 2)

@@ -111,6 +111,16 @@ def test_a_model_without_a_schema_is_refused() -> None:
         gen("x", json_schema=Odd)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "reason"), [(r"^(?=.*\d)\w+$", "look-around, .* is not supported"), ("^(a", "unclosed group")]
+)
+def test_a_pattern_that_pydantic_refuses_is_so_with_its_reason(pattern: str, reason: str) -> None:
+    guest = dataclasses.make_dataclass("Guest", [("code", Annotated[str, Field(pattern=pattern)])])
+    with pytest.raises(ArgumentError, match=f"has no JSON schema: .*{reason}$") as refusal:
+        gen("x", dtype=guest)
+    assert "\n" not in str(refusal.value)
+
+
 def test_types_of_one_name_stay_apart() -> None:
     def point(kind: Any) -> Any:
         return dataclasses.make_dataclass("Point", [("x", kind)])

@@ -65,9 +65,9 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     shell.extension_manager.unload_extension("lmnb")
     InteractiveShell.clear_instance()
     set_default_backend(None)
-    left = [t for t in threading.enumerate() if t not in before and t.name != "lmnb-loop"]
+    left = [t for t in threading.enumerate() if t not in before and t.name not in ("lmnb-loop", "lmnb-warm-up")]
     for thread in left:
-        thread.join(3)
+        thread.join(30)
     assert [t for t in left if t.is_alive()] == []
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+from patience import until
 
 from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import CancelledError, GenerationError
@@ -18,10 +17,17 @@ def slow(notebook):
     return backend
 
 
+@pytest.fixture
+def endless(notebook):
+    backend = ScriptedBackend("one " + " ".join(f"w{i}" for i in range(3000)), token_delay=0.01)
+    set_default_backend(backend)
+    return backend
+
+
 def test_a_background_cell_returns_at_once_and_its_state_is_waited_for(notebook, slow):
     notebook.run("%%lmprog --bg -o b\ns += 'Count: ' + gen('x')\nlength = len(s['x'])\ns += gen('y', max_tokens=1)")
     assert "length" not in notebook.ns  # the cell is over, and its body still waits
-    notebook.run("b.run.wait(3)")
+    notebook.run("b.run.wait(30)")
     assert notebook.ns["b"]["x"].endswith("eight")
     assert notebook.ns["b"]["y"] == "one"
     assert notebook.ns["length"] == 39
@@ -31,25 +37,23 @@ def test_a_background_cell_returns_at_once_and_its_state_is_waited_for(notebook,
 def test_other_cells_run_meanwhile_with_their_own_state(notebook, slow):
     notebook.run("%%lmprog --bg -o b\ns += gen('x')\nlater = [s['x'][:3] for _ in range(1)]\ns += '.'")
     notebook.run("%%lmprog\ns += 'other ' + gen('z', max_tokens=1)")
-    notebook.run("b.run.wait(3)")
+    notebook.run("b.run.wait(30)")
     assert notebook.ns["s"].text() == "other one"
     assert notebook.ns["b"].text().endswith("eight.")
     assert notebook.ns["later"] == ["one"]
 
 
-def test_cancel_stops_it_and_keeps_its_text(notebook, slow):
-    notebook.run("%%lmprog --bg -o b\ns += gen('x')\nvalue = s['x']")
-    time.sleep(0.1)
+def test_cancel_stops_it_and_keeps_its_text(notebook, endless):
+    notebook.run("%%lmprog --bg -o b\ns += gen('x', max_tokens=3000)\nvalue = s['x']")
+    until(lambda: notebook.ns["b"].text_so_far)
     notebook.run("%lmnb status")
     assert "1 run at work. `%lmnb cancel` stops it." in notebook.out
-    start = time.monotonic()
     notebook.run("%lmnb cancel")
-    assert time.monotonic() - start < 1
     assert notebook.out == "Cancelled 1 run.\n"
     state = notebook.ns["b"]
     assert state.run.status == "cancelled"
     assert state.text().startswith("one")
-    assert "eight" not in state.text()
+    assert "w2998" not in state.text()
     with pytest.raises(CancelledError):
         state.sync()
     assert notebook.run("%%lmprog\ns += gen('z', max_tokens=1)\ns['z']") == "one"
@@ -57,14 +61,12 @@ def test_cancel_stops_it_and_keeps_its_text(notebook, slow):
     assert notebook.out == "No run to cancel.\n"
 
 
-def test_cancel_stops_runs_whose_body_has_ended(notebook, slow):
-    notebook.run("import lmnb\n@lmnb.function\ndef q(s, i):\n    s += gen('x')")
+def test_cancel_stops_runs_whose_body_has_ended(notebook, endless):
+    notebook.run("import lmnb\n@lmnb.function\ndef q(s, i):\n    s += gen('x', max_tokens=3000)")
     notebook.run("left = [q.run(i=i) for i in range(40)]\nkept = lmnb.language.open_state(left[0].stream.backend)")
     notebook.run("%lmnb status")
     assert "40 runs at work" in notebook.out
-    start = time.monotonic()
     notebook.run("%lmnb cancel")
-    assert time.monotonic() - start < 1
     assert notebook.out == "Cancelled 40 runs.\n"
     assert {state.run.status for state in notebook.ns["left"]} == {"cancelled"}
     assert not notebook.ns["kept"].run.cancelled  # an idle state can go on
@@ -78,7 +80,7 @@ def test_readers_get_the_error_of_a_cells_body(notebook, slow, line, rest):
     cell = f"{line} -o b\ns += gen('v', max_tokens=3){rest}\nraise ValueError('boom')"
     if "--bg" in line:
         notebook.run(cell)
-        notebook.run("b.run.wait(3)")
+        notebook.run("b.run.wait(30)")
     else:
         assert "boom" in notebook.fail(cell)
     state = notebook.ns["b"]
@@ -96,14 +98,14 @@ def test_errors_wait_for_the_reader(notebook):
     with pytest.raises(GenerationError, match="x"):
         notebook.run("s['x']")
     notebook.run("%%lmprog --bg\n1 / 0")
-    assert notebook.run("s.run.wait(3)")
+    assert notebook.run("s.run.wait(30)")
     assert notebook.ns["s"].run.status == "failed"
     assert isinstance(notebook.ns["s"].run.error, ZeroDivisionError)
 
 
-def test_unloading_stops_background_runs(notebook, slow):
-    notebook.run("%%lmprog --bg\ns += gen('x')")
+def test_unloading_stops_background_runs(notebook, endless):
+    notebook.run("%%lmprog --bg\ns += gen('x', max_tokens=3000)")
     run = notebook.ns["s"].run
     notebook.run("%unload_ext lmnb")
-    assert run.wait(1)
+    assert run.wait(30)
     assert run.status == "cancelled"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lmnb import language
 from lmnb.magics.body import CellText, ProgramSyntaxError, compile_cell, compile_program, find_offset, parse
 
 
@@ -158,3 +159,23 @@ def test_bad_parameters_are_named():
 )
 def test_the_bodys_place_in_the_cell(text: str, body: str, offset: int):
     assert find_offset(text, body) == offset
+
+
+@pytest.mark.parametrize("step", ["gen('x')", "user('Hi')", "select('x', ['a', 'b'])", "assistant_begin()"])
+@pytest.mark.parametrize("place", ["s += 'a'\n{}", "if True:\n    {}\n    s += 'a'"])
+def test_a_step_that_nothing_runs_is_refused(step: str, place: str) -> None:
+    names = {name: getattr(language, name) for name in ("gen", "user", "select", "assistant_begin")}
+    body = cell(place.format(step))
+    name = step.partition("(")[0]
+    for compiled in (compile_cell, lambda *args: compile_program(*args[:2], "ask", "", args[2])):
+        with pytest.raises(
+            ProgramSyntaxError, match=rf"{name}\(\.\.\.\) alone adds nothing .* `s \+= {name}"
+        ) as caught:
+            compiled(body, parse(body, unchanged), names)
+        assert caught.value.line.strip() == step
+
+
+def test_a_users_own_function_of_such_a_name_is_theirs() -> None:
+    called: list[str] = []
+    run("gen('x')", gen=called.append)
+    assert called == ["x"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from IPython.core.completer import provisionalcompleter
 
+from lmnb.errors import ModelNotFoundError
 from lmnb.magics.completion import commands
 from lmnb.magics.control import HELP, Lmnb
 from lmnb.magics.lmprog import option_parser
@@ -32,10 +33,14 @@ def test_the_commands_of_the_line_magic(completed):
     assert (typed, texts) == ("l", ["load", "ledger"])
     assert completed("x = 1\n%lmnb ledger --c▌") == ("--c", ["--clear"])
     assert "html" in completed("%lmnb tree --view h▌")[1]
-    assert completed("%lmnb load --kv▌")[1] == ["--kv-cache"]
+    assert completed("%lmnb load --kv▌")[1] == ["--kv-cache", "--kv-cache-dtype"]
 
 
-def test_help_names_every_command_and_only_options_there_are(notebook):
+def test_help_names_every_command_and_only_options_there_are(notebook, monkeypatch):
+    def prepare(**options):
+        raise ModelNotFoundError("not loaded here")
+
+    monkeypatch.setattr("lmnb.backends.local.Runtime.prepare", staticmethod(prepare))
     control = next(c for c in notebook.shell.configurables if isinstance(c, Lmnb))
     listed = commands(HELP)
     assert set(listed) == set(control.commands)

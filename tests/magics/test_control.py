@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from context_support import fake_runtime
 
+from lmnb.backends.runtime_options import RuntimeOptions
 from lmnb.backends.testing import ScriptedBackend
 from lmnb.errors import ModelNotFoundError
 from lmnb.language import get_default_backend, set_default_backend
 from lmnb.magics.control import HELP
-from lmnb.magics.models import LoadedModel, Settings
+from lmnb.magics.models import LoadedModel
 from lmnb.runtime.events import EngineStatus
 
 
@@ -45,21 +46,30 @@ class Engine(ScriptedBackend):
 def opened(monkeypatch):
     calls = []
 
-    def runtime(model, **options):
-        calls.append((model, options))
-        if model == "/missing":
-            raise ModelNotFoundError("no model at /missing: give a folder, a GGUF file or a hub id")
-        engine = Engine(name="SmolLM2-135M-Instruct")
-        engine.strict = options.get("deterministic", False)
-        return engine
+    class Runtime:
+        """Tells what was asked for, where it differs from what a model is loaded with by default."""
 
-    monkeypatch.setattr("lmnb.backends.local.Runtime", runtime)
+        @staticmethod
+        def prepare(*, model, on_progress, **options):
+            given = {name: value for name, value in options.items() if value != getattr(RuntimeOptions, name)}
+
+            def open_engine():
+                calls.append((model, given))
+                if model == "/missing":
+                    raise ModelNotFoundError("no model at /missing: give a folder, a GGUF file or a hub id")
+                engine = Engine(name="SmolLM2-135M-Instruct")
+                engine.strict = options["deterministic"]
+                return engine
+
+            return open_engine
+
+    monkeypatch.setattr("lmnb.backends.local.Runtime", Runtime)
     return calls
 
 
 def test_loading_says_what_was_loaded(notebook, opened):
     notebook.run("%lmnb load")
-    assert opened == [(None, {})]
+    assert opened == [("smollm2", {})]
     assert notebook.out.splitlines()[0].startswith("Loaded smollm2 in ")
     assert "smollm2 (default): SmolLM2-135M-Instruct, float32 on cpu, context 8,192 tokens" in notebook.out
     notebook.run("%lmnb load")
@@ -69,14 +79,18 @@ def test_loading_says_what_was_loaded(notebook, opened):
 
 def test_a_deterministic_model_says_so(notebook, opened):
     notebook.run("%lmnb load --deterministic")
-    assert opened == [(None, {"deterministic": True})]
+    assert opened == [("smollm2", {"deterministic": True})]
     assert "context 8,192 tokens, deterministic\n" in notebook.out
 
 
 def test_loading_takes_quotes_and_options(notebook, opened):
     notebook.run("folder = '/my models'")
-    notebook.run('%lmnb load "$folder/a b.gguf" --dtype bfloat16 --device cpu --kv-cache 512MiB --name ab')
-    assert opened == [("/my models/a b.gguf", {"dtype": "bfloat16", "device": "cpu", "kv_cache": "512MiB"})]
+    notebook.run(
+        '%lmnb load "$folder/a b.gguf" --dtype bfloat16 --device cpu --kv-cache 512MiB --kv-cache-dtype fp8 --name ab'
+    )
+    assert opened == [
+        ("/my models/a b.gguf", {"dtype": "bfloat16", "device": "cpu", "kv_cache": "512MiB", "kv_cache_dtype": "fp8"})
+    ]
     assert notebook.out.startswith("Loaded ab in ")
 
 
@@ -114,8 +128,9 @@ def test_flush_and_unload_by_name_or_all(notebook, opened):
     assert "busy" in notebook.out
     notebook.run("%lmnb unload b")
     assert b.closed
+    assert notebook.out == "b: unloaded, its memory is free again. The default is now smollm2.\n"
     notebook.run("%lmnb unload")
-    assert notebook.out == "smollm2: unloaded.\n"
+    assert notebook.out == "smollm2: unloaded, its memory is free again.\n"
     notebook.run("%lmnb unload")
     assert notebook.out == "No model is loaded.\n"
 
@@ -140,7 +155,7 @@ def test_a_states_prompt_is_pinned_until_it_is_let_go(notebook):
 
 def test_a_flush_says_what_stays(notebook):
     with fake_runtime() as runtime:
-        model = LoadedModel("kept", runtime, Settings())
+        model = LoadedModel("kept", runtime, RuntimeOptions())
         notebook.shell.magics_manager.registry["Lmnb"].session.models._models["kept"] = model
         runtime.cache.pin("A prompt to keep.")
         notebook.run("%lmnb flush kept")
@@ -195,3 +210,46 @@ def test_config_sets_the_view(notebook, backend, monkeypatch):
     notebook.run("%%lmprog\ns += 'x'")
     notebook.run("%%lmprog --view text\ns += 'x'")
     assert modes == [None, "html", "text"]
+
+
+def test_equal_settings_are_the_same_model_however_they_are_given(notebook, opened):
+    notebook.run("%%lmprog\ns += 'a'")
+    notebook.run("%lmnb load")
+    notebook.run("%lmnb load smollm2")
+    notebook.run("%lmnb load --dtype auto --device auto --quantization auto --kv-cache-dtype auto")
+    assert len(opened) == 1
+    assert "Loaded" not in notebook.out
+
+
+def test_a_load_that_fails_after_unloading_says_what_is_gone(notebook, opened):
+    notebook.run("%lmnb load --name it")
+    shown = notebook.fail("%lmnb load /missing --name it")
+    assert "it was unloaded to make room, before this failed. `%lmnb load` loads it again." in shown
+    assert "No model is loaded" in notebook.show("%lmnb status")
+    assert "unloaded" not in notebook.fail("%lmnb load /missing --name it")
+
+
+@pytest.mark.model
+def test_a_wrong_word_leaves_the_loaded_model_and_its_cache(notebook):
+    notebook.run("%lmnb load --kv-cache 500")
+    notebook.run("%%lmprog\ns += 'One two three four' + gen('x', max_tokens=2)")
+    model = get_default_backend()
+    cached = model.status().cached_tokens
+    for wrong in ("--kv-cache banana", "--kv-cache 0", "--kv-cache 900TB", "--kv-cache-dtype fp9", "--dtype int3"):
+        shown = notebook.fail(f"%lmnb load {wrong}")
+        assert wrong.split()[0][2:].replace("-", "_") in shown
+        assert len(shown.strip().splitlines()) == 1, shown
+        assert get_default_backend() is model
+    assert not model.closed
+    assert model.status().cached_tokens == cached > 0
+
+
+def test_an_interrupted_load_shows_none_of_our_frames(notebook, opened, monkeypatch):
+    def prepare(**options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lmnb.backends.local.Runtime.prepare", staticmethod(prepare))
+    for cell in ("%lmnb load", "%%lmprog\ns += gen('x')"):
+        shown = notebook.fail(cell)
+        assert "KeyboardInterrupt" in shown
+        assert "lmnb/magics" not in shown, shown

@@ -41,7 +41,9 @@ def test_loading_twice_and_reloading_are_fine(notebook, backend):
 
 
 def test_unloading_closes_the_engines_that_the_magics_opened_and_no_others(notebook, monkeypatch):
-    monkeypatch.setattr("lmnb.backends.local.Runtime", lambda model, **options: ScriptedBackend(name=str(model)))
+    monkeypatch.setattr(
+        "lmnb.backends.local.Runtime.prepare", lambda model, **options: lambda: ScriptedBackend(name=str(model))
+    )
     notebook.run("%lmnb load /models/a")
     opened = get_default_backend()
     notebook.run("%unload_ext lmnb")

@@ -17,10 +17,12 @@ def _widgets(notebook, monkeypatch):
 def test_live_views_are_replaced_by_pictures(notebook, backend):
     freeze_outputs()
     notebook.run("%%lmprog\ns += user('Hi.') + assistant(gen('city'))")
-    assert WIDGET_MIME in notebook.outputs[-1].data
+    assert WIDGET_MIME in notebook.outputs[1].data
     assert "1 live view was replaced by a picture. Save the notebook" in notebook.show("%lmnb freeze")
-    (picture,) = notebook.outputs
+    picture, gone = notebook.outputs
     assert picture.update
+    assert gone.update
+    assert gone.data == {"text/html": ""}
     assert WIDGET_MIME not in picture.data
     assert "Kyoto" in picture.data["text/html"]
     assert "<script" not in picture.data["text/html"]

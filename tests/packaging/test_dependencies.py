@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 FOLDERS = ("lmnb", "runtime", "kernels")
 # Comes with torch where there is a GPU; and what a user of one backend, type, picture or tracer adds: imported
 # there only, and asked for by name where it is missing.
-OPTIONAL = {"triton", "litellm", "graphviz", "mlflow", "opentelemetry", "pydantic"}
+OPTIONAL = {"triton", "litellm", "graphviz", "mlflow", "opentelemetry", "pydantic", "pydantic_core"}
 
 
 def third_party_imports(root: Path) -> dict[str, str]:

@@ -29,7 +29,7 @@ BEFORE = {
 def program(s):
     s += lmnb.user("Which day is it?") + lmnb.assistant(lmnb.gen("day"))
 tuesday, s = (program.run(backend=ScriptedBackend(day)) for day in ("Tuesday", "Monday"))
-assert tuesday.run.wait(10) and s.run.wait(10)
+assert tuesday.run.wait(30) and s.run.wait(30)
 tuesday.run.save("tuesday.json")
 """,
     (

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 from engine_support import TOKENIZER
+from patience import until
 
 import lmnb as sgl
 from lmnb.backends.local import Runtime
 from lmnb.errors import GenerationError
+from lmnb.language.events import TokensGenerated
 from lmnb.runtime.fake_model import FakeModel
 from lmnb.runtime.loading import LoadedModel
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def test_a_cancel(runtime: Runtime) -> None:
     stream = state.branches[0].text_iter("x")
     shown = "".join(next(stream) for _ in range(3))
     state.run.cancel()
-    assert state.run.wait(timeout=2)
+    assert state.run.wait(timeout=30)
     kept = state.branches[0]["x"]
     assert kept.startswith(shown)
     assert state.branches[0].get_meta_info("x")["finish_reason"]["type"] == "cancelled"
@@ -75,10 +77,16 @@ def test_a_cancel(runtime: Runtime) -> None:
 
 def test_an_interrupt_with_a_real_signal(runtime: Runtime) -> None:
     state = forks.run(4, 4000, backend=runtime)
-    threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
+
+    def interrupt() -> None:
+        branch = state.branches[1].stream.branch.id
+        until(lambda: any(isinstance(e, TokensGenerated) and e.branch == branch and e.text for e in state.run.events))
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # the signal must not come before
+        threading.Thread(target=interrupt).start()
         state.branches[1]["x"]
-    assert state.run.wait(timeout=2)
+    assert state.run.wait(timeout=30)
     assert state.run.status == "cancelled"
     assert state.branches[1]["x"]  # the partial text
 
@@ -212,6 +220,6 @@ def test_a_join_of_caches_inside_a_turn_and_after_a_cancel(moving: Runtime) -> N
     stream = state.text_iter("x")
     next(stream)
     state.run.cancel()
-    assert state.run.wait(timeout=5)
+    assert state.run.wait(timeout=30)
     assert state.messages()[0] == {"role": "user", "content": "Compare:  apples\n pears\n"}
     assert state["x"].startswith(turn.run(4, backend=moving)["x"].rstrip("\ufffd"))

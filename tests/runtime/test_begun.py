@@ -111,11 +111,11 @@ def test_a_stop_or_the_limit_in_what_was_given_ends_it_there() -> None:
     request = prompt("x", 5, stop=("b",))
     a, b, c = TOKENIZER.encode("abc")
     with fake_engine() as engine:
-        stopped = engine.submit(begun(request, (a, b, c))).result(timeout=5)
+        stopped = engine.submit(begun(request, (a, b, c))).result(timeout=30)
         assert (stopped.text, stopped.finish_reason, stopped.matched) == ("a", "stop", "b")
-        cut = engine.submit(begun(request, (a,) * 7)).result(timeout=5)
+        cut = engine.submit(begun(request, (a,) * 7)).result(timeout=30)
         assert (cut.text, cut.finish_reason) == ("aaaaa", "length")
-        end = engine.submit(begun(prompt("x", 5, ignore_eos=False), (a, *TOKENIZER.eos_ids))).result(timeout=5)
+        end = engine.submit(begun(prompt("x", 5, ignore_eos=False), (a, *TOKENIZER.eos_ids))).result(timeout=30)
         assert (end.text, end.finish_reason) == ("a", "stop")
 
 
@@ -124,9 +124,9 @@ def test_what_the_constraint_does_not_allow_is_refused_by_name() -> None:
     with fake_engine(grammars=Grammars(TOKENIZER, TOKENIZER.vocab_size)) as engine:
         refused = engine.submit(begun(request, tuple(TOKENIZER.encode("yo"))))
         with pytest.raises(GrammarError, match="does not allow 'o' behind 'y'"):
-            refused.result(timeout=10)
-        assert engine.submit(begun(request, tuple(TOKENIZER.encode("ye")))).result(timeout=10).text == "yes"
-        assert engine.submit(begun(request, tuple(TOKENIZER.encode("no")))).result(timeout=10).text == "no"
+            refused.result(timeout=30)
+        assert engine.submit(begun(request, tuple(TOKENIZER.encode("ye")))).result(timeout=30).text == "yes"
+        assert engine.submit(begun(request, tuple(TOKENIZER.encode("no")))).result(timeout=30).text == "no"
 
 
 def test_begun_tokens_must_be_tokens_and_must_fit() -> None:
@@ -144,6 +144,6 @@ def test_cancelled_in_the_middle_it_keeps_what_was_given() -> None:
         handle = engine.submit(begun(prompt("x", 100), (97, 98)))
         time.sleep(0.02)
         handle.cancel()
-        completion = handle.result(timeout=5)
+        completion = handle.result(timeout=30)
         assert completion.finish_reason == "cancelled"
         assert completion.text.startswith("ab")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 from context_support import fake_runtime
 
 from lmnb.errors import ArgumentError
+from lmnb.runtime import config
 from lmnb.runtime.batch import KVLayout
-from lmnb.runtime.cache_size import pool_tokens
+from lmnb.runtime.cache_size import pool_size
 from lmnb.runtime.config import EngineConfig, resolve
 
 LAYOUT = KVLayout(num_layers=2, num_kv_heads=4, head_dim=32, dtype=torch.bfloat16, device=torch.device("cpu"))
@@ -31,21 +33,37 @@ TOKEN = 2 * 2 * 4 * 32 * 2  # bytes
     ],
 )
 def test_tokens_and_memory(said: Any, tokens: int) -> None:
-    assert pool_tokens(said, LAYOUT) == tokens
+    assert pool_size(said).tokens(LAYOUT) == tokens
 
 
 @pytest.mark.parametrize("said", ["", "lots", "60G", "-1", "1e9B", "60GiB!", 0, -5, 0.5, True, "0", "3B", "0GiB"])
 def test_anything_else_is_refused(said: Any) -> None:
     with pytest.raises(ArgumentError, match="kv_cache"):
-        pool_tokens(said, LAYOUT)
+        pool_size(said).tokens(LAYOUT)
 
 
 def test_a_pool_larger_than_the_memory_is_refused() -> None:
     with pytest.raises(ArgumentError, match="GiB: give a smaller kv_cache"):
-        resolve(EngineConfig(pool_tokens=pool_tokens("900TB", LAYOUT)), LAYOUT, 4096)
+        resolve(EngineConfig(pool_tokens=pool_size("900TB").tokens(LAYOUT)), LAYOUT, 4096)
 
 
 def test_a_runtime_has_what_was_asked_for() -> None:
     with fake_runtime(kv_cache="64KiB") as runtime:
         status = runtime.status()
         assert (status.pool_bytes, status.pool_tokens) == (64 * 1024, 64 * 1024 // 16)
+
+
+@pytest.mark.parametrize("said", ["536870912\n", "max\n", "", None])
+def test_a_containers_memory_is_all_that_there_is(
+    said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = tmp_path / "memory.max"
+    if said is not None:
+        limit.write_text(said, "ascii")
+    monkeypatch.setattr(config, "_LIMIT_FILES", (tmp_path / "missing", limit))
+    if said and said[0].isdigit():
+        assert resolve(EngineConfig(), LAYOUT, 10**9).pool_tokens == 2**29 // 8 // TOKEN
+        with pytest.raises(ArgumentError, match=r"has 0\.5 GiB: give a smaller kv_cache"):
+            resolve(EngineConfig(pool_tokens=2**30 // TOKEN), LAYOUT, 4096)
+    else:
+        assert resolve(EngineConfig(pool_tokens=2**30 // TOKEN), LAYOUT, 4096).pool_tokens == 2**30 // TOKEN

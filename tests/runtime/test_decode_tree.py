@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from lmnb.kernels.device_plan import NARROW_ROWS, OPEN_END, WIDE_ROWS
 from lmnb.runtime.decode_tree import MIN_SAVED_KEYS, DecodePlanner, share_keys
-from lmnb.runtime.radix_cache import RadixCache, RadixNode
+from lmnb.runtime.radix_cache import RadixCache
+from lmnb.runtime.radix_node import RadixNode
+from lmnb.runtime.rows import Row, one_token_rows
 
 
 def sequences(prompts: list[list[int]], own: int = 3) -> tuple[RadixCache, list[Any]]:
@@ -29,6 +32,11 @@ def sequences(prompts: list[list[int]], own: int = 3) -> tuple[RadixCache, list[
         for i, (prompt, node) in enumerate(zip(prompts, nodes, strict=True))
     ]
     return cache, found
+
+
+def rows_of(batch: list[Any], count: int = 1) -> list[Row]:
+    """Each sequence's next tokens, a row for each."""
+    return one_token_rows([Row(s, s.num_computed, s.num_computed + count, s.row, s.num_computed) for s in batch])
 
 
 def random_prompts(seed: int) -> list[list[int]]:
@@ -52,14 +60,18 @@ def covered(items: Any, lens: list[int]) -> list[list[tuple[int, int, int]]]:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("tree", [True, False])
-def test_every_key_is_read_once_by_each_request(seed: int, tree: bool) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_every_key_is_read_once_by_each_token(seed: int, tree: bool, count: int) -> None:
     _, batch = sequences(random_prompts(seed))
     group = (1, 4, 16)[seed % 3]
     planner = DecodePlanner(8, group, 132, tree=tree)
-    items = planner.plan(batch, max_parts=6)
-    assert sorted(items.order) == list(range(len(batch)))
-    ordered = [batch[i] for i in items.order]
-    lens = [sequence.num_computed + 1 for sequence in ordered]
+    tokens = rows_of(batch, count)
+    items = planner.plan(tokens, max_parts=6)
+    assert sorted(items.order) == list(range(len(tokens)))
+    ordered = [tokens[i].sequence for i in items.order]
+    assert [s.id for s in ordered[::count]] == [s.id for s in ordered[count - 1 :: count]]
+    lens = [tokens[i].kv_len for i in items.order]
+    assert all(b == a + 1 for i, (a, b) in enumerate(itertools.pairwise(lens)) if (i + 1) % count)
     for sequence, parts, count, length in zip(ordered, covered(items, lens), items.num_parts, lens, strict=True):
         parts.sort()
         assert [part for part, _, _ in parts] == list(range(count)), sequence.id
@@ -74,7 +86,7 @@ def test_every_key_is_read_once_by_each_request(seed: int, tree: bool) -> None:
         slots = [cache_slots(sequence)[start:end].tolist() for sequence in ordered[first : first + count]]
         assert count == 1 or all(each == slots[0] and len(each) == end - start for each in slots)
     if not tree:
-        assert len(items.narrow) <= len(batch) + planner.max_splits
+        assert len(items.narrow) <= len(tokens) + planner.max_splits
 
 
 def cache_slots(sequence: Any) -> np.ndarray:
@@ -99,9 +111,12 @@ def test_a_shared_prefix_is_one_segment_and_a_short_one_is_not_worth_it() -> Non
 def test_a_plan_is_kept_while_the_same_requests_grow() -> None:
     _, batch = sequences([[1, 2, 3], [4, 5]])
     planner = DecodePlanner(2, 2, 4)
-    first = planner.plan(batch, 12)
+    first = planner.plan(rows_of(batch), 12)
     for sequence in batch:
         sequence.num_computed += 1
-    assert planner.plan(batch, 12) is first
+    assert planner.plan(rows_of(batch), 12) is first
     assert set(first.narrow[:, 4]) == {OPEN_END}
-    assert planner.plan(batch[:1], 12) is not first
+    assert planner.plan(rows_of(batch[:1]), 12) is not first
+    grown = planner.plan(rows_of(batch), 12)
+    batch[0].num_computed -= 1  # its last tokens were replaced: a chunk of the plan may begin behind its end
+    assert planner.plan(rows_of(batch), 12) is not grown

@@ -1,27 +1,17 @@
-"""Runs `device_checks.py` in a process of its own: under Triton's interpreter, or on the GPU that
-`LMNB_TEST_DEVICE=cuda` asks for (the interpreter must be chosen before Triton is imported)."""
+"""Runs the engine's device checks under Triton's interpreter, or on a GPU, where there are some more."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from device_support import ON_GPU, run_checks
 
 pytest.importorskip("triton")
 
+CHECKS = ["device_checks.py", "device_sampler_checks.py", "eight_bit_checks.py", *["shape_checks.py"] * ON_GPU]
 
-@pytest.mark.timeout(600)
+
+@pytest.mark.timeout(3600)
 def test_engine_on_the_device() -> None:
-    interpret = {} if os.environ.get("LMNB_TEST_DEVICE") == "cuda" else {"TRITON_INTERPRET": "1"}
-    checks = Path(__file__).with_name("device_checks.py")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(checks)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **interpret},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
+    run_checks(*map(Path(__file__).with_name, CHECKS))

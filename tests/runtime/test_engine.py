@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import gc
 import random
-import subprocess
-import sys
 import threading
-import time
+from typing import Any
 
 import pytest
 from engine_support import TOKENIZER, fake_engine, fake_of, greedy, prompt
 
 from lmnb.errors import ArgumentError, EngineClosedError, GenerationError, GrammarError, RequestTooLongError
+from lmnb.runtime import scheduler
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.events import CacheEvent
 from lmnb.runtime.fake_model import FakeModel
 from lmnb.runtime.request import Constraint, Event, FinishEvent, Request, SamplingParams, TokenEvent
+
+pytestmark = pytest.mark.usefixtures("step_order")
 
 STEM = "A long common beginning, longer than any chunk that the small engines below compute. "
 PROMPTS = [STEM + tail for tail in ("one", "two and more", "", "three", "one", "one!")] + ["Quite another text", "x"]
@@ -156,7 +157,7 @@ def test_cancel_reaches_waiting_requests() -> None:
         running = engine.submit(prompt("first", 200))
         waiting = engine.submit(prompt("second", 200))
         waiting.cancel()
-        assert waiting.result(timeout=5).finish_reason == "cancelled"
+        assert waiting.result(timeout=30).finish_reason == "cancelled"
         running.cancel()
         running.result()
 
@@ -176,7 +177,7 @@ def test_closing_fails_what_is_unfinished_and_what_comes_later() -> None:
         handle = engine.submit(prompt("Hello", 2000))
         threading.Timer(0.05, engine.close).start()
         with pytest.raises(EngineClosedError):
-            handle.result(timeout=5)
+            handle.result(timeout=30)
         engine.close()
         with pytest.raises(EngineClosedError, match="closed"):
             engine.submit(prompt("Hello"))
@@ -199,7 +200,7 @@ def test_an_engine_that_is_dropped_ends_its_thread() -> None:
     thread = engine._thread
     del engine
     gc.collect()
-    thread.join(timeout=5)
+    thread.join(timeout=30)
     assert not thread.is_alive()
 
 
@@ -212,7 +213,7 @@ def test_a_bug_in_the_loop_reaches_every_waiting_request() -> None:
 
         engine._loop.feed.announce = explode  # type: ignore[method-assign]
         with pytest.raises(EngineClosedError, match="no room left"):
-            handle.result(timeout=5)
+            handle.result(timeout=30)
         with pytest.raises(EngineClosedError):
             engine.submit(prompt("Hello"))
 
@@ -305,7 +306,7 @@ def test_asking_again_cuts_no_node() -> None:
 def test_a_cached_prompt_that_fills_the_pool_can_be_asked_again() -> None:
     with fake_engine(pool_tokens=64) as engine:
         for _ in range(3):
-            assert len(engine.submit(prompt("x" * 64, 1)).result(timeout=10).token_ids) == 1
+            assert len(engine.submit(prompt("x" * 64, 1)).result(timeout=30).token_ids) == 1
 
 
 def test_a_request_that_waits_for_room_is_one_hit() -> None:
@@ -340,6 +341,41 @@ def test_a_request_overtaken_often_goes_first() -> None:
         for handle in (blocker, lonely, *popular):
             handle.result()
         assert order.index("lonely") == 3
+
+
+def test_nobody_looks_through_the_queue_while_there_is_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_engine(max_running=2) as engine:
+        ours = engine._loop.scheduler
+        in_order, looks = ours._in_order, [0]
+
+        def counted() -> list[Any]:
+            looks[0] += 1
+            return in_order()
+
+        monkeypatch.setattr(ours, "_in_order", counted)
+        handles = [engine.submit(prompt(str(i), 30)) for i in range(6)]
+        for handle in handles:
+            handle.result()
+        assert engine.status().num_steps >= 90
+        assert looks[0] <= 12
+
+
+def test_a_long_queue_costs_no_more_than_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "_MOST_LOOKED_AT", 8)
+    texts = [f"{i * 37 % 120} is not any other one" for i in range(120)]
+    with fake_engine(max_running=3, prefill_chunk=64) as engine:
+        cache, looks = engine._loop.scheduler.cache, [0]
+        peek = cache.peek
+
+        def counted(tokens: Any) -> int:
+            looks[0] += 1
+            return peek(tokens)
+
+        monkeypatch.setattr(cache, "peek", counted)
+        handles = [engine.submit(prompt(text, 2)) for text in texts]
+        for text, handle in zip(texts, handles, strict=True):
+            assert list(handle.result().token_ids) == greedy(text, 2)
+        assert looks[0] <= 8 * engine.status().num_steps
 
 
 @pytest.mark.timeout(120)
@@ -380,34 +416,9 @@ def test_impossible_limits_are_named(name: str) -> None:
 
 def test_results_can_be_awaited_with_a_time_limit() -> None:
     with fake_engine(step_seconds=0.01) as engine:
-        handle = engine.submit(prompt("Hello", 1000))
-        began = time.monotonic()
+        handle = engine.submit(prompt("Hello", 3000))
         with pytest.raises(TimeoutError):
             handle.result(timeout=0.2)
-        assert time.monotonic() - began < 2
+        assert not handle.done
         handle.cancel()
         handle.result()
-
-
-_ENDS_EARLY = """
-import sys, threading
-from lmnb import Runtime, function, gen
-runtime = Runtime({dtype})
-
-@function
-def say(s):
-    s += "Once upon a time" + gen("x", max_tokens=400, ignore_eos=True)
-
-state = say.run(backend=runtime, stream={stream})
-next(state.text_iter("x")) if {stream} else threading.Event().wait(0.5)
-1 / {divisor}
-"""
-
-
-@pytest.mark.model
-@pytest.mark.parametrize(("stream", "divisor", "code"), [(False, 1, 0), (True, 1, 0), (False, 0, 1)])
-def test_a_script_that_ends_while_something_generates_ends_as_it_should(stream: bool, divisor: int, code: int) -> None:
-    script = _ENDS_EARLY.format(dtype="dtype='float32'", stream=stream, divisor=divisor)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert done.returncode == code, done.stderr
-    assert ("ZeroDivisionError" in done.stderr) == (divisor == 0)

@@ -14,6 +14,8 @@ from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.request import Constraint
 
+pytestmark = pytest.mark.usefixtures("step_order")
+
 REGEXES = [r"\d{4}-\d{2}-\d{2}", r"(yes|no)", r"[a-c]{1,12}z", r"(ab|cd)+!", "[😀-🙏]{2}"]
 SCHEMA = {
     "type": "object",
@@ -67,7 +69,7 @@ def test_a_bad_constraint_fails_its_own_request() -> None:
         bad = engine.submit(prompt("x", 5, constraint=Constraint("regex", "(")))
         good = engine.submit(prompt("x", 5))
         with pytest.raises(GrammarError):
-            bad.result(timeout=10)
+            bad.result(timeout=30)
         assert good.result().finish_reason == "length"
 
 
@@ -82,15 +84,18 @@ class SlowGrammars:
         assert self.release.wait(30)
         return self.inner.compile(constraint)
 
+    def close(self) -> None:
+        self.inner.close()
+
 
 def test_compilation_holds_up_nobody_and_can_be_cancelled() -> None:
     slow = SlowGrammars()
     with fake_engine(grammars=slow) as engine:
         waiting = engine.submit(prompt("x", 5, constraint=Constraint("regex", "a+")))
         given_up = engine.submit(prompt("x", 5, constraint=Constraint("regex", "b+")))
-        assert engine.submit(prompt("x", 5)).result(timeout=10).finish_reason == "length"
+        assert engine.submit(prompt("x", 5)).result(timeout=30).finish_reason == "length"
         assert engine.status().waiting == 2
         given_up.cancel()
-        assert given_up.result(timeout=10).finish_reason == "cancelled"
+        assert given_up.result(timeout=30).finish_reason == "cancelled"
         slow.release.set()
-        assert re.fullmatch("a+", waiting.result(timeout=10).text)
+        assert re.fullmatch("a+", waiting.result(timeout=30).text)

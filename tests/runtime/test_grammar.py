@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jsonschema
@@ -18,9 +18,10 @@ import torch
 from lmnb.errors import GrammarError, LmnbError
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.grammar_protocol import GrammarMatcher
+from lmnb.runtime.output_stream import OutputStream
 from lmnb.runtime.request import Constraint, SamplingParams
-from lmnb.runtime.sampler import Sampler, SamplerRow
-from lmnb.runtime.stopping import OutputStream
+from lmnb.runtime.sampler import Sampler
+from lmnb.runtime.sampler_row import SamplerRow
 from lmnb.runtime.testing import ByteTokenizer
 from lmnb.runtime.tokenizer import Tokenizer
 
@@ -299,7 +300,7 @@ def test_the_cache_is_bounded_and_forgets_the_least_recently_used(monkeypatch: p
 def test_threads_that_ask_together_compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
     grammars = Grammars(ByteTokenizer(), 259)
     barrier = threading.Event()
-    compiled = count_compilations(grammars, monkeypatch, lambda: barrier.wait(5) and None)
+    compiled = count_compilations(grammars, monkeypatch, lambda: barrier.wait(30) and None)
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(grammars.compile, DATE) for _ in range(8)]
         barrier.set()
@@ -342,3 +343,33 @@ def test_hard_patterns_stay_quick(smollm2_tokenizer: Tokenizer, grammars: Gramma
         for token_id in smollm2_tokenizer.encode("xxxx" if "x" in pattern else "aaaa") * 20:
             assert matcher.accept(token_id)
             assert allowed_tokens(matcher)
+
+
+def test_an_interrupt_is_only_the_interrupted_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars = Grammars(ByteTokenizer(), 259)
+    compile_it, begun, waits = grammars._compile, threading.Event(), threading.Event()
+
+    def interrupted(constraint: Constraint) -> Any:
+        monkeypatch.setattr(grammars, "_compile", compile_it)
+        begun.set()
+        assert waits.wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grammars, "_compile", interrupted)
+    result = Future.result
+    monkeypatch.setattr(Future, "result", lambda self, timeout=None: (waits.set(), result(self, timeout))[1])
+    first: list[BaseException] = []
+
+    def ask_first() -> None:
+        try:
+            grammars.compile(Constraint("regex", "ab"))
+        except BaseException as error:
+            first.append(error)
+
+    thread = threading.Thread(target=ask_first)
+    thread.start()
+    assert begun.wait(30)
+    assert grammars.compile(Constraint("regex", "ab")).accept(ord("a"))
+    thread.join(30)
+    assert [type(error) for error in first] == [KeyboardInterrupt]
+    grammars.close()

@@ -184,3 +184,25 @@ def test_unicode_classes_are_refused_with_another_way() -> None:
     with pytest.raises(GrammarError, match=r"bad escape .p at position 1; Python has no Unicode classes, but"):
         to_rust_regex(r"a\p{L}+")
     assert re.fullmatch(r"[^\W\d_]+", "Straßé")
+
+
+@pytest.mark.parametrize(
+    ("choices", "others"),
+    [
+        (["a", "a"], ["aa"]),
+        (["a", "ab", "abc"], ["abcd", ""]),
+        (["", "a"], ["b"]),
+        (["a|b", "(", "\\", "\n", "😀", '"', "^$", "a b"], ["a", "b", "", " "]),
+        ([f"option {i}" for i in range(10_000)], ["option 10000", "option ", "option 00"]),
+        (["x" * 1000 + str(i) for i in range(100)], ["x" * 1000, "x"]),
+        (["|" * i for i in range(300)], ["|" * 300, "a"]),
+    ],
+    ids=lambda texts: repr(texts)[:20],
+)
+def test_choices_are_enforced(choices: list[str], others: list[str]) -> None:
+    tokenizer = ByteTokenizer()
+    matcher = Grammars(tokenizer, tokenizer.vocab_size).compile(Constraint.of_choices(choices))
+    for text in [*choices[:50], *choices[-50:], *others]:
+        copy = matcher.fork()
+        taken = all(copy.accept(byte) for byte in text.encode()) and copy.accept(min(tokenizer.eos_ids))
+        assert taken == (text in choices), text

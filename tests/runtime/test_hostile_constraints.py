@@ -103,7 +103,7 @@ def test_libraries_run_with_the_lowest_priority_and_python_does_not(monkeypatch:
         return to_rust_regex(pattern)
 
     monkeypatch.setattr(compiler, "_library", Recording)
-    monkeypatch.setattr("lmnb.runtime.grammar.to_rust_regex", read)
+    monkeypatch.setattr("lmnb.runtime.grammar_reading.to_rust_regex", read)
     grammars.compile(Constraint("regex", "ab+"))
     assert seen == {"library": 19, "python": priority()}
 

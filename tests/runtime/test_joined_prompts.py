@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from device_support import DEVICE
 from engine_support import TOKENIZER
 from model_support import masked_logits, random_model
 from small_tokenizers import small_tokenizer
@@ -32,7 +34,7 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     theirs = random_model(request.param)
     theirs.save_pretrained(folder)
     (folder / "tokenizer.json").write_text(small_tokenizer("gpt2")._trusted.to_str(), "utf-8")
-    return theirs, load_model(folder, dtype="float32", device="cpu")
+    return theirs, load_model(folder, dtype="float32", device=DEVICE)
 
 
 @pytest.fixture
@@ -331,8 +333,46 @@ def test_the_compiled_kernels_go_by_what_is_seen(tmp_path: Path) -> None:
     prompt, layout = joined((0, 9, 100))
     rows = masked_logits(theirs, prompt + TAIL, layout)[len(prompt) - 1 : -1].log_softmax(-1)
     expected = [float(rows[i, token]) for i, token in enumerate(TAIL)]
-    engine = make_engine(load_model(tmp_path, dtype="bfloat16", device="cpu"), prefill_chunk=16)
+    engine = make_engine(load_model(tmp_path, dtype="bfloat16", device=DEVICE), prefill_chunk=16)
     engine.submit(branch_request(1, 9)).result()
     done = engine.submit(request(prompt + TAIL, layout, 0, logprob_start=len(prompt))).result()
     assert [entry.logprob for entry in done.input_logprobs] == pytest.approx(expected, abs=0.4)
     end(engine)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_copy_that_fails_leaves_every_slot_accounted_for(overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = FakeModel(TOKENIZER.vocab_size, plain=False)
+    engine = Engine(model, TOKENIZER, EngineConfig(pool_tokens=256, overlap=overlap))
+    prompt, layout = joined()
+    for branch in BRANCHES:
+        engine.submit(Request(input_ids=STEM + branch, sampling=SamplingParams(max_new_tokens=0))).result(timeout=20)
+    asked = Request(input_ids=prompt, layout=layout, sampling=SamplingParams(max_new_tokens=4, ignore_eos=True))
+
+    def fail(source: object, target: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(engine._loop.scheduler.pool, "copy", fail)
+    with pytest.raises(GenerationError):
+        engine.submit(asked).result(timeout=20)
+    engine.check_integrity()
+    monkeypatch.undo()
+    assert engine.submit(asked).result(timeout=20).cached_tokens > len(STEM)
+    end(engine)
+
+
+def test_the_keys_of_seams_do_not_pile_up() -> None:
+    """A kernel lives long: what has left the tree, or was never in it, is forgotten."""
+    model = FakeModel(TOKENIZER.vocab_size, plain=False)
+    engine = Engine(model, TOKENIZER, EngineConfig(pool_tokens=256))
+    seams = engine._loop.scheduler.cache.seams
+    for count in range(100):
+        prompt, layout = joined(tail=ids(7, 100 + count))
+        asked = Request(input_ids=prompt, layout=layout, sampling=SamplingParams(max_new_tokens=1))
+        engine.submit(asked).result(timeout=20)
+    assert 0 < len(seams._keys) == len(seams._uses) < 40
+    for start in range(5000):  # looked up, and never computed
+        seams.keys(np.array(STEM + STEM, dtype=np.int32), PromptLayout((Section(23, start, ((0, 2),)),)))
+    assert len(seams._keys) < 2500
+    end(engine)
+    assert not seams._keys

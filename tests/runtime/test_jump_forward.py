@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import jsonschema
@@ -28,6 +29,8 @@ from lmnb.runtime.request import Completion, Constraint, FinishEvent, Request, S
 from lmnb.runtime.retokenize import Retokenizer
 from lmnb.runtime.testing import ByteTokenizer
 from lmnb.runtime.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.usefixtures("step_order")
 
 WORDS = [
     "name",
@@ -100,8 +103,9 @@ class Fluent(FakeModel):
 @contextmanager
 def engine_of(tokenizer: Tokenizer, model: FakeModel | None = None, **config: Any) -> Iterator[Engine]:
     """An engine whose every slot is counted when the test is over."""
-    grammars = Grammars(tokenizer, tokenizer.vocab_size)
-    engine = Engine(model or Fluent(tokenizer), tokenizer, EngineConfig(**{"pool_tokens": 4096, **config}), grammars)
+    model = model or Fluent(tokenizer)
+    grammars = Grammars(tokenizer, model.vocab_size)
+    engine = Engine(model, tokenizer, EngineConfig(**{"pool_tokens": 4096, **config}), grammars)
     try:
         yield engine
         engine.check_integrity()
@@ -256,24 +260,61 @@ def test_events_add_up(kind: str, scored: bool) -> None:
             assert isinstance(finish, FinishEvent)
             ids: list[int] = []
             logprobs: list[Any] = []
-            origins: list[str] = []
+            forced: list[bool] = []  # of each byte: whether no token that was sampled had it
             text = ""
             for event in events:
                 assert not isinstance(event, FinishEvent)
                 num_replaced += event.num_replaced
                 kept = len(ids) - event.num_replaced
-                del ids[kept:], origins[kept:], logprobs[kept:]
+                assert event.origin in ("masked", "forced")
+                del ids[kept:], logprobs[kept:]
                 ids += event.token_ids
-                origins += [event.origin] * len(event.token_ids)
                 logprobs += event.logprobs
                 text += event.text
+                forced += [event.origin == "forced"] * (num_bytes(tokenizer, ids) - len(forced))
             completion = finish.completion
             assert (text, tuple(ids)) == (completion.text, completion.token_ids)
             assert tuple(logprobs) == completion.logprobs
-            assert origins.count("forced") == completion.num_forced_tokens
-            assert "free" not in origins
+            places = [num_bytes(tokenizer, ids[:count]) for count in range(len(ids) + 1)]
+            wholly = [end > start and all(forced[start:end]) for start, end in pairwise(places)]
+            assert wholly.count(True) == completion.num_forced_tokens
             assert completion.text == tokenizer.decode(completion.token_ids[: completion.num_kept_tokens])
     assert (num_replaced > 0) == (kind != "bytes")
+
+
+def num_bytes(tokenizer: Tokenizer, ids: list[int]) -> int:
+    return sum(len(tokenizer.token_bytes(token_id)) for token_id in ids)
+
+
+@pytest.mark.parametrize("jumps", [True, False])
+def test_a_token_that_holds_a_choice_is_not_forced(jumps: bool) -> None:
+    """The model chooses between letters; the tokens with what must follow them take their places."""
+    tokenizer = small_tokenizer("gpt2")
+    retokenizer = Retokenizer(tokenizer)
+    num_replaced = 0
+    with engine_of(tokenizer, FakeModel(tokenizer.vocab_size)) as engine:
+        for seed in range(30):
+            request = request_of(
+                tokenizer,
+                "Q: ",
+                Constraint("regex", "(New|North|Yes|The) Yorkers!"),
+                return_logprob=True,
+                temperature=3.0,
+                seed=seed,
+                jump_forward=jumps,
+            )
+            events = [*engine.submit(request)]
+            finish = events.pop()
+            assert isinstance(finish, FinishEvent)
+            completion = finish.completion
+            first = completion.logprobs[0]
+            assert first.token_id == completion.token_ids[0]
+            assert first.masked != 0
+            num_replaced += sum(event.num_replaced for event in events if not isinstance(event, FinishEvent))
+            assert completion.num_forced_tokens <= (len(completion.token_ids) - 1 if jumps else 0)
+            whole = retokenizer.encode(completion.text)
+            assert list(completion.token_ids) == whole
+    assert num_replaced > 0
 
 
 def test_a_boundary_that_the_tokenizer_would_not_make_is_repaired() -> None:
@@ -292,6 +333,20 @@ def test_a_boundary_that_the_tokenizer_would_not_make_is_repaired() -> None:
                 assert whole is not None
                 first = ids.index(whole[1]) if whole[1] in ids else None
                 assert first is None or first >= 1
+
+
+@pytest.mark.parametrize("jumps", [True, False])
+def test_a_model_may_know_fewer_tokens_than_its_tokenizer(jumps: bool) -> None:
+    """What is forced is then written in the tokens that it knows."""
+    tokenizer = small_tokenizer("gpt2")
+    word = "calculator"
+    longest = max(tokenizer.encode(word))
+    assert len(tokenizer.encode(word)) < len(word)  # some letters are one token, the model's last one
+    model = FakeModel(longest)
+    with engine_of(tokenizer, model, jump_forward=jumps) as engine:
+        done = engine.submit(request_of(tokenizer, "say: ", Constraint("regex", word * 2))).result()
+    assert done.text == word * 2
+    assert max(done.token_ids) < longest
 
 
 def test_a_request_can_switch_it() -> None:

@@ -36,3 +36,9 @@ def test_freeing_twice_is_noticed(pool: KVPool) -> None:
     pool.free(taken)
     with pytest.raises(AssertionError, match="freed twice"):
         pool.free(taken)
+
+
+def test_an_empty_pool_is_as_good_as_new(pool: KVPool) -> None:
+    first = pool.alloc(pool.num_slots)
+    pool.free(np.random.default_rng(0).permutation(first))
+    assert pool.alloc(pool.num_slots).tolist() == first.tolist()

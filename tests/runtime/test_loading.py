@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,12 @@ import torch
 from model_support import PagedRunner, reference_logits, tiny_model
 
 from lmnb.errors import ArgumentError, LmnbError, ModelNotFoundError, UnsupportedModelError
-from lmnb.runtime import embedded, loading
+from lmnb.runtime import embedded, load_options
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.engine import Engine
-from lmnb.runtime.loading import load_model, resolve_device, resolve_dtype, resolve_source
+from lmnb.runtime.load_options import resolve_device, resolve_dtype
+from lmnb.runtime.loading import LoadedModel, load_model
+from lmnb.runtime.model_source import resolve_source
 from lmnb.runtime.request import Request, SamplingParams
 
 
@@ -32,10 +33,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.model
-def test_embedded_logits_equal_transformers() -> None:
+def test_embedded_logits_equal_transformers(embedded_float32: LoadedModel) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    loaded = load_model(dtype="float32")
+    loaded = embedded_float32
     folder, name = resolve_source("smollm2")
     assert loaded.model.name == name == "SmolLM2-135M-Instruct"
     text = "<|im_start|>user\nWhat's 12345 in über-日本 🙂?<|im_end|>\n<|im_start|>assistant\n"
@@ -47,16 +48,16 @@ def test_embedded_logits_equal_transformers() -> None:
 
 
 @pytest.mark.model
-def test_later_loads_are_quick_and_need_no_transformers() -> None:
-    resolve_source(None)
+def test_later_loads_convert_nothing_and_need_no_transformers() -> None:
+    folder, _ = resolve_source(None)
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     code = (
         "import sys; from lmnb.runtime.loading import load_model; m = load_model(); "
         "print('transformers' in sys.modules, 'gguf' in sys.modules, m.tokenizer.decode(m.tokenizer.encode('hi')))"
     )
-    start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["False", "False", "hi"], done.stderr
-    assert time.monotonic() - start < 30  # 2 s on an idle machine; this guards against converting again
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
 def test_missing_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,12 +113,10 @@ def test_hub_id_without_network_fails_at_once(monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    start = time.monotonic()
     with pytest.raises(
         ModelNotFoundError, match=r"'some-org/some-model' is not on this machine.*hub cannot be reached"
     ):
         load_model("some-org/some-model")
-    assert time.monotonic() - start < 10
 
 
 def test_hub_id_that_was_fetched_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
@@ -179,10 +178,10 @@ def test_dtypes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         resolve_dtype("int8", cpu)
     for flags, has in (("fpu avx2 avx512_bf16 fma", True), ("fpu avx512f", False), ("amx_bf16", True)):
         info = write(tmp_path / "cpuinfo", f"processor\t: 0\nflags\t\t: {flags}\n")
-        assert loading._cpu_has_bfloat16(info) is has
-    assert not loading._cpu_has_bfloat16(tmp_path / "none")
+        assert load_options._cpu_has_bfloat16(info) is has
+    assert not load_options._cpu_has_bfloat16(tmp_path / "none")
     for has, dtype in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr(loading, "_cpu_has_bfloat16", lambda has=has: has)
+        monkeypatch.setattr(load_options, "_cpu_has_bfloat16", lambda has=has: has)
         assert resolve_dtype("auto", cpu) == dtype
     assert resolve_dtype("auto", torch.device("cuda")) == torch.bfloat16
 

@@ -21,9 +21,10 @@ from small_tokenizers import CORPUS, small_tokenizer
 
 from lmnb.errors import ArgumentError, ModelNotFoundError, UnsupportedModelError
 from lmnb.kernels import native
-from lmnb.runtime import loading, model_cache
-from lmnb.runtime.loading import load_model, resolve_source
+from lmnb.runtime import load_options, model_cache
+from lmnb.runtime.loading import load_model
 from lmnb.runtime.model_cache import fingerprint, is_whole
+from lmnb.runtime.model_source import resolve_source
 
 IDS = [5, 17, 100, 3, 250, 9, 9, 41, 77, 12, 200, 6]
 
@@ -261,12 +262,32 @@ def test_abandoned_work_is_removed(tmp_path: Path, cache: Path) -> None:
     assert recent.exists()
 
 
+def test_abandoned_work_may_be_removed_by_another_process(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", random_gguf_model())
+    (cache / "models" / ".old-work").mkdir(parents=True)
+    is_dir = Path.is_dir
+
+    def gone_then(folder: Path, **options: bool) -> bool:
+        found = is_dir(folder, **options)
+        if folder.name == ".old-work":
+            folder.rmdir()
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", gone_then)
+    assert is_whole(resolve_source(path)[0])
+
+
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_gguf(tmp_path / "tiny.gguf", random_gguf_model())
     (tmp_path / "a-file").write_text("", "utf-8")
     monkeypatch.setenv("LMNB_CACHE", str(tmp_path / "a-file" / "below"))
     with pytest.raises(ModelNotFoundError, match="set LMNB_CACHE"):
         load_model(path)
+
+
+# Integers as they are: on a CPU.
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
@@ -277,12 +298,12 @@ def test_integers_are_computed_with_as_they_are(model: str, kind: str, tmp_path:
         tmp_path / "tiny.gguf", random_gguf_model(model, **sizes), kind=gguf.GGMLQuantizationType[kind],
         pre="qwen2" if model == "qwen3" else "smollm",
     )  # fmt: skip
-    exact = load_model(path, dtype="float32").model
+    exact = load_model(path, device="cpu", dtype="float32").model
     want = PagedRunner(exact).step({"a": IDS})
     if native.prepare() is None and kind == "Q8_0":
         pytest.skip(native.why_not())
-    kept = load_model(path, quantization="gguf").model
-    unpacked = load_model(path, dtype="bfloat16").model
+    kept = load_model(path, device="cpu", quantization="gguf").model
+    unpacked = load_model(path, device="cpu", dtype="bfloat16").model
     got, rounded = (PagedRunner(each).step({"a": IDS}) for each in (kept, unpacked))
     error, usual = (float((logits - want).norm() / want.norm()) for logits in (got, rounded))
     assert error < max(0.03, 1.2 * usual)  # as near as the same weights in bfloat16
@@ -294,23 +315,23 @@ def test_integers_are_computed_with_as_they_are(model: str, kind: str, tmp_path:
 
 def test_without_a_product_for_the_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_outcome", native._Outcome(None, "there is no C++ compiler (g++) here"))
-    monkeypatch.setattr(loading, "_cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr(load_options, "_cpu_has_bfloat16", lambda: True)
     path = write_gguf(tmp_path / "four.gguf", random_gguf_model(), kind=gguf.GGMLQuantizationType.Q4_1)
-    by_torch = load_model(path).model
+    by_torch = load_model(path, device="cpu").model
     assert by_torch.weight_note == "4-bit weights, multiplied by torch: there is no C++ compiler (g++) here"
     # Neither compiled kernels nor an operator of torch's: the weights are unpacked, and the model says why.
     path = write_gguf(tmp_path / "eight.gguf", random_gguf_model(), kind=gguf.GGMLQuantizationType.Q8_0)
-    unpacked = load_model(path).model
+    unpacked = load_model(path, device="cpu").model
     assert unpacked.kv_layout.dtype == torch.bfloat16
     assert unpacked.weight_note == "the file's integers unpacked: there is no C++ compiler (g++) here"
     with pytest.raises(ArgumentError, match=r"no product for eight's integers: there is no C\+\+ compiler"):
-        load_model(path, quantization="gguf")
+        load_model(path, device="cpu", quantization="gguf")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"quantization": "int4"}, "'auto', 'gguf' or 'none', not 'int4'"),
+        ({"quantization": "int4"}, "'gguf', 'int8', 'fp8' or 'none', not 'int4'"),
         ({"quantization": "gguf", "dtype": "float32"}, "bfloat16 on a CPU, not in float32"),
         ({"quantization": "gguf"}, "tiny holds no 4- or 8-bit integers"),
     ],
@@ -318,16 +339,29 @@ def test_without_a_product_for_the_integers(tmp_path: Path, monkeypatch: pytest.
 def test_what_quantization_may_be(options: dict[str, str], message: str, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "tiny.gguf", random_gguf_model())
     with pytest.raises(ArgumentError, match=message):
-        load_model(path, **options)
+        load_model(path, device="cpu", **options)
 
 
-def test_which_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_which_default(has_bfloat16: bool, has_kernels: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if has_kernels and native.prepare() is None:
+        pytest.skip(native.why_not())
+    if not has_kernels:
+        monkeypatch.setattr(native, "_outcome", native._Outcome(None, "there is no C++ compiler (g++) here"))
+    monkeypatch.setattr(load_options, "_cpu_has_bfloat16", lambda: has_bfloat16)
     path = write_gguf(tmp_path / "tiny.gguf", random_gguf_model(), kind=gguf.GGMLQuantizationType.Q4_0)
-    for has_bfloat16 in (True, False):
-        monkeypatch.setattr(loading, "_cpu_has_bfloat16", lambda has=has_bfloat16: has)
-        assert load_model(path).model.weight_note.startswith("4-bit weights") == has_bfloat16
-        assert load_model(path, dtype="bfloat16").model.weight_note == ""
-        assert load_model(path, quantization="none").model.weight_note == ""
+    model = load_model(path, device="cpu").model
+    if has_bfloat16 or has_kernels:
+        assert model.weight_note.startswith("4-bit weights")
+        assert model.kv_layout.dtype == torch.bfloat16
+    else:  # float32 is quicker than a bfloat16 that is emulated
+        assert model.weight_note == "the file's integers unpacked: there is no C++ compiler (g++) here"
+        assert model.kv_layout.dtype == torch.float32
+    assert load_model(path, device="cpu", dtype="bfloat16").model.weight_note == ""
+    assert load_model(path, device="cpu", quantization="none").model.weight_note == ""
+    dummy = load_model(path, device="cpu", load_format="dummy").model
+    assert (dummy.kv_layout.dtype == torch.bfloat16) == has_bfloat16
 
 
 def test_broken_integers_are_named(tmp_path: Path) -> None:
@@ -337,7 +371,7 @@ def test_broken_integers_are_named(tmp_path: Path) -> None:
     shutil.copytree(folder, copy)
     (copy / "integers.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ModelNotFoundError, match=r"integers\.safetensors cannot be read"):
-        load_model(copy, quantization="gguf")
+        load_model(copy, device="cpu", quantization="gguf")
 
 
 @pytest.mark.parametrize("name", ["a" * 5000, "a\0b", "~nobody-of-that-name/x", "", "no/such/folder"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +11,13 @@ import pytest
 from engine_support import TOKENIZER, fake_engine, greedy, prompt
 
 from lmnb.errors import GenerationError
-from lmnb.runtime import live_requests
+from lmnb.runtime import live_requests, mask_worker
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.grammar import Grammars
+from lmnb.runtime.llguidance_grammar import LLGuidanceMatcher
 from lmnb.runtime.request import Constraint
+
+pytestmark = pytest.mark.usefixtures("step_order")
 
 BAD = "@ the bad one, which is long enough for several chunks of its prompt"
 GOOD = ["a good one", "@ the good one with the same beginning", "x"]
@@ -107,3 +111,49 @@ def test_an_error_of_no_one_request_fails_those_that_are_there(monkeypatch: pyte
             handle.result(timeout=20)
         monkeypatch.undo()
         assert list(engine.submit(prompt("x", 8)).result(timeout=20).token_ids) == greedy("x", 8)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_mask_that_cannot_be_made_fails_alone(overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars = Grammars(TOKENIZER, TOKENIZER.vocab_size)
+    bad, good = Constraint("regex", "b[0-9]{9}"), Constraint("regex", "[a-z]{6}")
+
+    def fill(matcher: Any, bitmask: np.ndarray, original: Callable[..., bool] = LLGuidanceMatcher.fill) -> bool:
+        if not matcher.fork().accept(ord("0")) or matcher.fork().accept(ord("a")):
+            return original(matcher, bitmask)
+        raise RuntimeError("broken on purpose")
+
+    with fake_engine(grammars=grammars, overlap=overlap, jump_forward=False) as engine:
+        engine.submit(prompt("w", 9, constraint=bad)).result(timeout=20)  # both are compiled
+        engine.submit(prompt("w", 9, constraint=good)).result(timeout=20)
+        alone = engine.submit(prompt("x", 6, constraint=good)).result(timeout=20)
+        monkeypatch.setattr(LLGuidanceMatcher, "fill", fill)
+        broken = engine.submit(prompt("y", 9, constraint=bad))
+        others = [engine.submit(prompt("x", 6, constraint=good)), engine.submit(prompt("z", 8))]
+        with pytest.raises(GenerationError, match="broken on purpose"):
+            broken.result(timeout=20)
+        assert others[0].result(timeout=20).token_ids == alone.token_ids
+        assert list(others[1].result(timeout=20).token_ids) == greedy("z", 8)
+
+
+@pytest.mark.timeout(60)
+def test_masks_need_no_more_threads_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may have no more: then the step fails, and none waits for a thread that never was."""
+    start, limit = threading.Thread.start, 0
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name.startswith("lmnb-masks") and int(thread.name[-1]) >= limit:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(mask_worker.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    asked = prompt("x", 6, constraint=Constraint("regex", "[a-z]{6}"))
+    with fake_engine(grammars=Grammars(TOKENIZER, TOKENIZER.vocab_size)) as engine:
+        for _ in range(2):
+            with pytest.raises(GenerationError, match="can't start new thread"):
+                engine.submit(asked).result(timeout=20)
+        for limit in (1, 4):
+            assert engine.submit(asked).result(timeout=20).finish_reason == "stop"
+            assert len(engine._loop._masks._threads) == limit

@@ -51,23 +51,25 @@ def loaded() -> LoadedModel:
 def last_logits(loaded: LoadedModel, ids: list[int], at_once: int) -> torch.Tensor:
     """float32 [V]: what is said to follow `ids`, whose end is computed `at_once` tokens at a time."""
     layout, count = loaded.model.kv_layout, len(ids)
+    at = layout.device
     shape = (count, layout.num_kv_heads, layout.head_dim)
-    keys, values = ([torch.zeros(shape, dtype=layout.dtype) for _ in range(layout.num_layers)] for _ in range(2))
+    zeros = torch.zeros(shape, dtype=layout.dtype, device=at)
+    keys, values = ([zeros.clone() for _ in range(layout.num_layers)] for _ in range(2))
     starts = [0, *range(max(1, count - _LAST), count, at_once), count]
     for start, stop in itertools.pairwise(starts):
-        places = torch.arange(start, stop)
+        places = torch.arange(start, stop, device=at)
         batch = ForwardBatch(
-            input_ids=torch.tensor(ids[start:stop]),
+            input_ids=torch.tensor(ids[start:stop], device=at),
             positions=places,
             out_slots=places,
-            slot_table=torch.arange(stop)[None],
+            slot_table=torch.arange(stop, device=at)[None],
             query_starts=[0, stop - start],
             kv_lens=[stop],
-            logits_rows=torch.tensor([stop - start - 1]),
+            logits_rows=torch.tensor([stop - start - 1], device=at),
             num_decode=int(stop - start == 1),
         )
         logits = loaded.model.forward(batch, keys, values)
-    return logits[0].float()
+    return logits[0].float().cpu()
 
 
 def explain(loaded: LoadedModel, ids: list[int], one: int, other: int) -> str | None:

@@ -11,16 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lmnb.errors import GenerationError, GrammarError
+from lmnb.runtime.logprobs import pack_scores, unpack_scores
 from lmnb.runtime.request import SamplingParams
-from lmnb.runtime.sampler import (
-    Sampler,
-    SamplerRow,
-    UniformStream,
-    fresh_seed,
-    kept_mass,
-    token_logprobs,
-    unpack_bitmask,
-)
+from lmnb.runtime.sampler import Sampler, kept_mass
+from lmnb.runtime.sampler_row import SamplerRow
+from lmnb.runtime.uniform_stream import UniformStream, fresh_seed
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -240,16 +235,6 @@ def test_a_finished_match_may_end_before_min_new_tokens() -> None:
     assert not sampled.errors
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.integers(1, 200), st.integers(0, 2**32 - 1))
-def test_bitmask_bits_are_tokens(num_tokens: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    allowed = sorted(rng.choice(num_tokens, rng.integers(0, num_tokens + 1), replace=False).tolist())
-    got = unpack_bitmask(np.stack([bits(allowed, num_tokens)] * 2), num_tokens, torch.device("cpu"))
-    assert got.shape == (2, num_tokens)
-    assert got[1].nonzero().flatten().tolist() == allowed
-
-
 def test_only_allowed_tokens_are_drawn() -> None:
     rows = [row(SamplingParams(temperature=5.0), seed=seed) for seed in range(500)]
     for each in rows:
@@ -299,16 +284,19 @@ def test_logprobs_are_of_the_raw_distribution() -> None:
     assert sampled.logprobs[1] is None
 
 
-def test_token_logprobs_of_a_prompt() -> None:
+def test_scores_survive_packing() -> None:
     logits = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
-    entries = token_logprobs(logits, [5, 0, 2], 0)
+    chosen = torch.tensor([5, 0, 2])
+    allowed = torch.tensor([math.nan, float(logits[1, 0]), 9.0])
+    entries = unpack_scores(pack_scores(logits, chosen, 50, allowed), chosen.tolist())
     expected = logits.log_softmax(-1)
-    assert [e.logprob for e in entries] == pytest.approx(
-        [expected[0, 5].item(), expected[1, 0].item(), expected[2, 2].item()]
-    )
-    assert all(e.top == () for e in entries)
-    assert token_logprobs(torch.empty(0, 6), [], 3) == []
-    assert len(token_logprobs(logits, [1, 1, 1], 50)[0].top) == 6
+    assert [e.token_id for e in entries] == chosen.tolist()
+    assert [e.logprob for e in entries] == pytest.approx([float(expected[i, t]) for i, t in enumerate(chosen)])
+    assert [e.masked for e in entries] == [None, 0.0, pytest.approx(float(logits[2, 2]) - 9)]
+    for entry, row in zip(entries, expected, strict=True):
+        assert [token for token, _ in entry.top] == row.argsort(descending=True).tolist()
+        assert [value for _, value in entry.top] == pytest.approx(row.sort(descending=True).values.tolist())
+    assert [e.top for e in unpack_scores(pack_scores(logits, chosen, 0), chosen.tolist())] == [()] * 3
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-300])

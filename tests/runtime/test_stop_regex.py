@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lmnb.errors import ArgumentError, GrammarError
+from lmnb.runtime.output_stream import OutputStream
 from lmnb.runtime.request import SamplingParams
 from lmnb.runtime.stop_regex import StopRegex
-from lmnb.runtime.stopping import OutputStream
 from lmnb.runtime.testing import ByteTokenizer
 
 PATTERNS = ["a+b", "(ab|b){2,3}", "[^a]b", "x?ab", "a.c", "(a|aa)b*c", "(?i)BA", r"(a*)*c", "b{0,2}x", "a(b|c)?a"]
@@ -90,3 +90,16 @@ def test_what_cannot_be_followed_is_refused(pattern: str) -> None:
 def test_it_must_be_text() -> None:
     with pytest.raises(ArgumentError):
         SamplingParams(stop_regex=("",))
+
+
+@pytest.mark.parametrize("pattern", ["x(?:){1000000000}", "(?:){1000000000}x", "(?:(?:){4000000000}x){2}"])
+@pytest.mark.timeout(60)
+def test_nothing_repeated_often_is_nothing(pattern: str) -> None:
+    stream = run("aaxxb", stop_regex=(pattern,))
+    assert (stream.text, stream.finish_reason, stream.matched) == ("aa", "stop", pattern)
+
+
+@pytest.mark.parametrize("pattern", ["", "a*", "^$", "(a|)", "(?:){1000000000}", "$", "(^|a)b?"])
+def test_what_matches_the_empty_text_is_refused(pattern: str) -> None:
+    with pytest.raises((ArgumentError, GrammarError)):
+        SamplingParams(stop_regex=(pattern,))

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from device_support import DEVICE
 from model_support import random_model
 from small_tokenizers import small_tokenizer
 
@@ -34,7 +35,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         sizes.update(head_dim=64)
     random_model(kind, **sizes).save_pretrained(folder)
     (folder / "tokenizer.json").write_text(small_tokenizer("gpt2")._trusted.to_str(), "utf-8")
-    return load_model(folder, dtype=dtype, device="cpu")
+    return load_model(folder, dtype=dtype, device=DEVICE)
 
 
 def ids(count: int, seed: int) -> tuple[int, ...]:

@@ -199,9 +199,9 @@ TOWN = {
 
 @pytest.mark.model
 @pytest.mark.timeout(240)
-def test_a_trained_model_says_the_same_with_jumps() -> None:
+def test_a_trained_model_says_the_same_with_jumps(embedded_float32: LoadedModel) -> None:
     """Greedy, float32: names, populations and Chinese cities, with forced text at once and token by token."""
-    loaded = load_model(dtype="float32")
+    loaded = embedded_float32
     town = Constraint("json_schema", json.dumps(TOWN))
     cities = {"type": "array", "items": {"enum": ["北京", "上海", "深圳"]}, "minItems": 2, "maxItems": 2}
     choice = Constraint("regex", r"The capital of (France is Paris|Italy is Rome|Japan is Tokyo), as everybody knows\.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import importlib
 import sys
 import threading
 import time
@@ -14,10 +15,11 @@ import pytest
 from lmnb.runtime.whole_imports import import_whole
 
 SLOW = """
-import time, threading
+import threading
+from gate import begun, go_on
 thread = threading.current_thread().name
-for _ in range(20):
-    time.sleep(0.05)
+begun.set()
+assert go_on.wait(60)
 done = True
 """
 
@@ -25,28 +27,36 @@ done = True
 @pytest.fixture
 def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "slow_package.py").write_text(SLOW)
+    (tmp_path / "gate.py").write_text("import threading\nbegun, go_on = threading.Event(), threading.Event()")
     (tmp_path / "broken_package.py").write_text("raise ValueError('broken on purpose')")
     monkeypatch.syspath_prepend(tmp_path)
     yield "slow_package"
-    sys.modules.pop("slow_package", None)
+    for name in ("slow_package", "gate"):
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.timeout(60)
 def test_an_interrupt_ends_the_wait_and_not_the_import(slow: str) -> None:
-    timer = threading.Timer(0.3, _thread.interrupt_main)
-    timer.start()
-    began = time.monotonic()
+    gate = importlib.import_module("gate")
+
+    def interrupt() -> None:
+        assert gate.begun.wait(30)
+        time.sleep(0.1)
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         import_whole(slow)
-    assert time.monotonic() - began < 0.9
     module = sys.modules[slow]
     assert not hasattr(module, "done")
+    gate.go_on.set()
     import_whole(slow)
     assert sys.modules[slow] is module
     assert module.done
 
 
 def test_other_threads_import_by_themselves(slow: str) -> None:
+    importlib.import_module("gate").go_on.set()
     thread = threading.Thread(target=import_whole, args=(slow,), name="other")
     thread.start()
     thread.join(timeout=20)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from engine_support import greedy
+from patience import until
 from server_support import call, events, fake_server
 
 from lmnb.runtime.testing import ByteTokenizer
@@ -187,11 +187,43 @@ def test_half_a_character_in_a_prompt_becomes_a_sign_of_it(server: Server) -> No
     assert one["output_ids"] == other["output_ids"]
 
 
-def test_an_error_after_the_stream_began_is_told_in_it(server: Server) -> None:
-    body = {"text": "a", "stream": True, "sampling_params": sampling(regex="(?=a)b")}
-    status, answer = call(server, "/generate", body)
-    told = answer if status == 400 else events(answer)[-1]
-    assert told["error"]["message"]
+@pytest.mark.parametrize(
+    ("params", "word"),
+    [
+        ({"regex": "(?=a)b"}, "look-around"),
+        ({"regex": "(a+)\\1"}, "back-reference"),
+        ({"json_schema": '{"enum": []}'}, "at least one value"),
+        ({"json_schema": "{"}, "not valid JSON"),
+        ({"ebnf": "start: nothing"}, "nothing"),
+        ({"stop_regex": "("}, "stop_regex"),
+    ],
+    ids=str,
+)
+def test_what_is_refused_is_refused_before_a_stream_begins(server: Server, params: Any, word: str) -> None:
+    body = {"text": "a", "sampling_params": sampling(**params)}
+    whole = call(server, "/generate", body)
+    assert call(server, "/generate", {**body, "stream": True}) == whole
+    assert whole[0] == 400
+    assert word in whole[1]["error"]["message"]
+    assert "\n" not in whole[1]["error"]["message"]
+
+
+def test_one_refused_prompt_of_many_is_found_before_a_stream_begins(server: Server) -> None:
+    params = [sampling(), sampling(regex="[0-9]+"), sampling(regex="(?=a)b")]
+    status, answer = call(server, "/generate", {"text": ["a", "b", "c"], "stream": True, "sampling_params": params})
+    assert status == 400
+    assert "look-around" in answer["error"]["message"]
+    until(lambda: server.runtime.status().running == 0)
+    status, answer = call(server, "/generate", {"text": ["a", "b"], "stream": True, "sampling_params": params[:2]})
+    assert status == 200
+    assert {item["index"] for item in events(answer)} == {0, 1}
+
+
+def test_a_failure_before_the_first_token_is_no_stream(server: Server) -> None:
+    server.runtime._engine()._loop.model.fail_next = RuntimeError("no more room")  # type: ignore[attr-defined]
+    status, answer = call(server, "/generate", {"text": "a", "stream": True, "sampling_params": sampling()})
+    assert status == 500
+    assert "no more room" in answer["error"]["message"]
 
 
 def test_information(server: Server) -> None:
@@ -217,10 +249,10 @@ def test_abort_by_id() -> None:
         body = {"text": "a", "rid": "mine", "sampling_params": sampling(max_new_tokens=2000)}
         thread = threading.Thread(target=lambda: answers.append(call(server, "/generate", body)))
         thread.start()
-        _wait(lambda: server.runtime.status().running == 1)
+        until(lambda: server.runtime.status().running == 1)
         assert call(server, "/flush_cache", "", method="POST")[0] == 400
         assert call(server, "/abort_request", {"rid": "mine"})[0] == 200
-        thread.join(10)
+        thread.join(30)
         status, answer = answers[0]
         assert status == 200
         assert answer["meta_info"]["finish_reason"]["type"] == "abort"
@@ -233,14 +265,7 @@ def test_a_client_that_leaves_ends_the_generation(stream: bool) -> None:
         connection = http.client.HTTPConnection(server.host, server.port, timeout=20)
         body = {"text": "a", "stream": stream, "sampling_params": sampling(max_new_tokens=3000)}
         connection.request("POST", "/generate", json.dumps(body), {"Content-Type": "application/json"})
-        _wait(lambda: server.runtime.status().running == 1)
+        until(lambda: server.runtime.status().running == 1)
         connection.close()
-        _wait(lambda: server.runtime.status().running == 0)
+        until(lambda: server.runtime.status().running == 0)
         assert server.runtime.status().generated_tokens < 1000
-
-
-def _wait(condition: Any) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +11,7 @@ import openai
 import pytest
 from context_support import fake_runtime, generate, say
 from engine_support import greedy
+from patience import until
 from server_support import call, events, fake_server
 
 from lmnb.runtime.testing import ByteTokenizer
@@ -186,21 +187,94 @@ def test_bad_requests_say_what_is_wrong(server: Server, path: str, body: Any, wo
     assert word in answer["error"]["message"]
 
 
+SCHEMA = '"response_format":{"type":"json_schema","json_schema":{"schema":{"properties":{"a":%s}}}}'
+PLACE = "#/response_format/json_schema/schema/properties/a"
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (SCHEMA % '{"type":"string","type":"null"}', f"the object at {PLACE} has the name 'type' twice"),
+        (SCHEMA % '{"minimum":1e-400}', "the number '1e-400' is too close to zero"),
+        (SCHEMA % '{"minimum":1e400}', "the number '1e400' is too large"),
+        ('"temperature":0,"temperature":1', "the object at # has the name 'temperature' twice"),
+        (
+            '"tools":[{"function":{"parameters":{"type":"object","type":"array"}}}]',
+            "the object at #/tools/0/function/parameters has the name 'type' twice",
+        ),
+    ],
+)
+@pytest.mark.parametrize("path", ["v1/completions", "v1/chat/completions", "generate"])
+def test_what_reading_a_body_would_lose_is_refused(server: Server, path: str, part: str, said: str) -> None:
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=20)
+    connection.request("POST", f"/{path}", f'{{"prompt":"a",{part}}}')
+    answer = connection.getresponse()
+    told = json.loads(answer.read())
+    connection.close()
+    assert answer.status == 400
+    assert f"in the body, {said}; " in told["error"]["message"]
+
+
 def test_the_sdk_raises_the_servers_words(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="5000 tokens"):
         client.completions.create(model="fake", prompt="x" * 5000)
 
 
-def test_an_error_within_a_stream_is_an_event(server: Server) -> None:
+def test_an_error_within_a_stream_is_an_event() -> None:
     from lmnb.runtime.fake_model import FakeModel
 
-    body = {"prompt": "a", "stream": True, "max_tokens": 5}
-    model = server.runtime._engine()._loop.model
-    assert isinstance(model, FakeModel)
-    model.fail_next = MemoryError("no more room")
-    status, text = call(server, "/v1/completions", body)
-    assert status == 200
-    assert "no more room" in events(text)[-1]["error"]["message"]
+    with fake_server(step_seconds=0.01) as server:
+        model = server.runtime._engine()._loop.model
+        assert isinstance(model, FakeModel)
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=20)
+        body = {"prompt": "a", "stream": True, "max_tokens": 1000, "ignore_eos": True}
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        first = answer.readline().decode()
+        model.fail_next = RuntimeError("no more room")
+        told = events(first + answer.read().decode())
+        connection.close()
+    assert answer.status == 200
+    assert "choices" in told[0]
+    assert "no more room" in told[-1]["error"]["message"]
+
+
+REFUSED: list[tuple[Any, str]] = [
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {"pattern": "a"}}}}}, "'not' at #"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"frob": 1}}}}, "'frob' at #"),
+    ({"regex": "(?=a)b"}, "look-around"),
+    ({"ebnf": "start: nothing"}, "nothing"),
+    ({"stop_regex": ["("]}, "stop_regex"),
+    ({"n": 3, "regex": "\\bx"}, "word boundar"),
+]
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+@pytest.mark.parametrize(("params", "word"), REFUSED, ids=str)
+def test_what_is_refused_is_refused_before_a_stream_begins(server: Server, path: str, params: Any, word: str) -> None:
+    asked = {"prompt": "a"} if path == "completions" else {"messages": MESSAGES}
+    body = {**asked, "max_tokens": 5, **params}
+    whole = call(server, f"/v1/{path}", body)
+    assert call(server, f"/v1/{path}", {**body, "stream": True}) == whole
+    assert whole[0] == 400
+    assert word in whole[1]["error"]["message"]
+    assert "\n" not in whole[1]["error"]["message"]
+
+
+def test_prompts_that_are_too_long_are_refused_before_a_stream_begins(server: Server) -> None:
+    for path, asked in (
+        ("completions", {"prompt": "x" * 5000}),
+        ("chat/completions", {"messages": [{"role": "user", "content": "x" * 5000}]}),
+    ):
+        whole = call(server, f"/v1/{path}", asked)
+        assert call(server, f"/v1/{path}", {**asked, "stream": True}) == whole
+        assert whole[0] == 400
+        assert "tokens" in whole[1]["error"]["message"]
+
+
+def test_the_sdk_raises_for_a_refused_stream(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="look-around"):
+        client.completions.create(model="fake", prompt="a", stream=True, extra_body={"regex": "(?=a)b"})
 
 
 def test_leaving_a_stream_ends_the_generation() -> None:
@@ -213,9 +287,7 @@ def test_leaving_a_stream_ends_the_generation() -> None:
         )
         next(iter(stream))
         stream.close()
-        deadline = time.monotonic() + 5
-        while server.runtime.status().running and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: not server.runtime.status().running)
         assert server.runtime.status().running == 0
 
 

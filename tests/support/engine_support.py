@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from device_support import DEVICE
+
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.fake_model import FakeModel
@@ -20,7 +22,7 @@ def fake_engine(
     *, step_seconds: float = 0.0, grammars: Any = None, context_tokens: int = 4096, **config: Any
 ) -> Iterator[Engine]:
     """An engine that is checked slot by slot when the test is over."""
-    model = FakeModel(TOKENIZER.vocab_size, step_seconds=step_seconds, context_tokens=context_tokens)
+    model = FakeModel(TOKENIZER.vocab_size, step_seconds=step_seconds, context_tokens=context_tokens, device=DEVICE)
     engine = Engine(model, TOKENIZER, EngineConfig(**{"pool_tokens": 2048, **config}), grammars)
     try:
         yield engine

@@ -82,7 +82,9 @@ def random_model(kind: str, **changes: Any) -> Any:
 
     config = CONFIG_MAPPING[kind.partition("-")[0]](**{**SIZES, **(KINDS | OTHER_KINDS).get(kind, {}), **changes})
     torch.manual_seed(sum(map(ord, kind)))
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    # Eager attention knows soft caps, which the library's other kinds drop in some of its releases.
+    how = {"attn_implementation": "eager"} if "softcap" in str(config.to_dict()) else {}
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **how).eval()
     with torch.no_grad():
         for parameter in model.parameters():  # fresh norms are all one, fresh biases zero: errors would not show
             parameter.add_(torch.randn_like(parameter) * 0.15)
@@ -104,7 +106,7 @@ def save_model(model: Any, folder: Path, **save_options: Any) -> Any:
 def reference_logits(model: Any, ids: list[int]) -> Tensor:
     """transformers' logits [len(ids), vocab] of one sequence, float32."""
     with torch.no_grad():
-        logits: Tensor = model(torch.tensor([ids])).logits[0].float()
+        logits: Tensor = model(torch.tensor([ids], device=model.device)).logits[0].float().cpu()
     return logits
 
 
@@ -133,8 +135,9 @@ class PagedRunner:
         layout = model.kv_layout
         shape = (NUM_SLOTS, layout.num_kv_heads, layout.head_dim)
         self.model = model
-        self.keys = [torch.full(shape, float("nan"), dtype=layout.dtype) for _ in range(layout.num_layers)]
-        self.values = [torch.full(shape, float("nan"), dtype=layout.dtype) for _ in range(layout.num_layers)]
+        poison = torch.full(shape, float("nan"), dtype=layout.dtype, device=layout.device)
+        self.keys = [poison.clone() for _ in range(layout.num_layers)]
+        self.values = [poison.clone() for _ in range(layout.num_layers)]
         self.slots: dict[str, list[int]] = {}
         self._free = torch.randperm(NUM_SLOTS, generator=torch.Generator().manual_seed(seed)).tolist()
 
@@ -160,15 +163,16 @@ class PagedRunner:
         table = torch.full((len(kv_lens), max(kv_lens) + 3), -1)  # no slot: reading it fails or gives nonsense
         for row, name in enumerate(new_ids):
             table[row, : kv_lens[row]] = torch.tensor(self.slots[name])
+        device = self.model.kv_layout.device
         batch = ForwardBatch(
-            input_ids=torch.tensor([i for ids in new_ids.values() for i in ids]),
-            positions=torch.tensor(positions),
-            out_slots=torch.tensor(out_slots),
-            slot_table=table,
+            input_ids=torch.tensor([i for ids in new_ids.values() for i in ids], device=device),
+            positions=torch.tensor(positions, device=device),
+            out_slots=torch.tensor(out_slots, device=device),
+            slot_table=table.to(device),
             query_starts=starts,
             kv_lens=kv_lens,
-            logits_rows=torch.tensor(range(starts[-1]) if rows is None else rows),
+            logits_rows=torch.tensor(range(starts[-1]) if rows is None else rows, device=device),
             num_decode=num_decode,
             shared_len=shared_len,
         )
-        return self.model.forward(batch, self.keys, self.values)
+        return self.model.forward(batch, self.keys, self.values).cpu()

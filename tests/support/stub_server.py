@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -46,6 +48,7 @@ class Stub:
     rule: Callable[[Asked], Answer]
     asked: list[Asked] = field(default_factory=list)
     url: str = ""
+    connections: set[socket.socket] = field(default_factory=set)  # those that are open
 
     def bodies(self, path: str) -> list[Any]:
         return [one.json for one in self.asked if one.path == path]
@@ -88,8 +91,23 @@ def stub_server(rule: Callable[[Asked], Answer], tls: ssl.SSLContext | None = No
             self.end_headers()
             self.wfile.write(data)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Listener(ThreadingHTTPServer):
+        daemon_threads = True
+        block_on_close = False
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            stub.connections.add(request)
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            stub.connections.discard(request)
+            super().shutdown_request(request)
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exc_info()[1], OSError):  # a connection that breaks is its client's matter
+                super().handle_error(request, client_address)
+
+    server = Listener(("127.0.0.1", 0), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -100,3 +118,6 @@ def stub_server(rule: Callable[[Asked], Answer], tls: ssl.SSLContext | None = No
     finally:
         server.shutdown()
         server.server_close()
+        for connection in list(stub.connections):  # its thread reads the end, and closes it
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from patience import until
 
 from lmnb.widgets.feed import Feed
 
@@ -22,7 +23,7 @@ def test_everything_arrives_once_in_order_at_the_given_pace() -> None:
         feed.put([number])
         if number % 10 == 0:
             time.sleep(0.001)
-    assert feed.close()
+    assert feed.close(30)
     seconds = time.monotonic() - began
     assert [number for batch in batches for number in batch] == list(range(2000))
     assert len(batches) <= seconds / 0.05 + 2
@@ -30,40 +31,36 @@ def test_everything_arrives_once_in_order_at_the_given_pace() -> None:
 
 def test_a_slow_consumer_gets_few_large_batches_and_producers_never_wait() -> None:
     batches: list[list[int]] = []
+    all_put = threading.Event()
 
     def slow(batch: list[int]) -> None:
-        time.sleep(0.1)
+        assert all_put.wait(30)
         batches.append(batch)
 
     feed: Feed[int] = Feed(slow, 0.01)
-    began = time.monotonic()
     for number in range(5000):
         feed.put([number])
-    assert time.monotonic() - began < 0.5
-    assert feed.close()
+    all_put.set()
+    assert feed.close(30)
     assert [number for batch in batches for number in batch] == list(range(5000))
-    assert len(batches) <= 6
+    assert len(batches) <= 2
 
 
 def test_the_first_event_after_a_pause_goes_out_at_once() -> None:
     arrived = threading.Event()
-    feed: Feed[int] = Feed(lambda batch: arrived.set(), 30.0)
-    began = time.monotonic()
+    feed: Feed[int] = Feed(lambda batch: arrived.set(), 3600.0)
     feed.put([1])
-    assert arrived.wait(2)
-    assert time.monotonic() - began < 1
-    assert feed.close()
+    assert arrived.wait(30)
+    assert feed.close(30)
 
 
 def test_close_does_not_wait_for_the_pace_and_delivers_what_is_left() -> None:
     batches: list[list[int]] = []
-    feed: Feed[int] = Feed(batches.append, 30.0)
+    feed: Feed[int] = Feed(batches.append, 3600.0)
     feed.put([1])
-    deadline = time.monotonic() + 2
-    while not batches and time.monotonic() < deadline:
-        time.sleep(0.005)
+    until(lambda: batches)
     feed.put([2, 3])
-    assert feed.close(timeout=2)
+    assert feed.close(timeout=30)
     assert batches == [[1], [2, 3]]
     feed.put([4])
     assert batches == [[1], [2, 3]]
@@ -80,7 +77,7 @@ def test_many_producers_lose_nothing() -> None:
         producer.start()
     for producer in producers:
         producer.join()
-    assert feed.close()
+    assert feed.close(30)
     assert len(got) == 4000
     for who in range(8):
         assert [n for other, n in got if other == who] == list(range(500))
@@ -96,11 +93,9 @@ def test_an_error_in_a_delivery_is_logged_and_the_next_ones_go_on(caplog: pytest
 
     feed: Feed[int] = Feed(deliver, 0.01)
     feed.put([1])
-    deadline = time.monotonic() + 2
-    while "no front end" not in caplog.text and time.monotonic() < deadline:
-        time.sleep(0.005)
+    until(lambda: "no front end" in caplog.text)
     feed.put([2])
-    assert feed.close()
+    assert feed.close(30)
     assert got == [2]
     assert "no front end" in caplog.text
 
@@ -110,12 +105,10 @@ def test_an_idle_feed_keeps_no_thread_and_wakes_again() -> None:
     feed: Feed[int] = Feed(got.extend, 0.001, linger=0.02, name="idle-feed")
     assert threads("idle-feed") == 0
     feed.put([1])
-    deadline = time.monotonic() + 2
-    while threads("idle-feed") and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: not threads("idle-feed"))
     assert threads("idle-feed") == 0
     feed.put([2])
-    assert feed.close()
+    assert feed.close(30)
     assert got == [1, 2]
 
 
@@ -123,7 +116,7 @@ def test_a_poke_delivers_an_empty_batch() -> None:
     batches: list[list[int]] = []
     feed: Feed[int] = Feed(batches.append, 0.001)
     assert feed.poke()
-    assert feed.close()
+    assert feed.close(30)
     assert batches == [[]]
 
 
@@ -136,12 +129,11 @@ def test_what_is_in_a_hurry_does_not_wait_for_the_interval() -> None:
         if 3 in batch:
             second.set()
 
-    feed: Feed[int] = Feed(deliver, 30.0)
+    feed: Feed[int] = Feed(deliver, 3600.0)
     feed.put([1])
-    while not batches:
-        time.sleep(0.001)
+    until(lambda: batches)
     feed.put([2])
     feed.put([3], hurry=True)
-    assert second.wait(5)
+    assert second.wait(30)
     assert batches == [[1], [2, 3]]
     feed.close()

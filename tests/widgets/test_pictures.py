@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from view_samples import NASTY, chat, gen, judge, stopped
+from run_samples import NASTY, chat, gen, judge, stopped
 
 from lmnb.language import events as ev
 from lmnb.language.saved_run import SavedRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from view_samples import FakeRun, chat, gen
+from run_samples import FakeRun, chat, gen
 
 from lmnb.language import events as ev
 from lmnb.widgets import RunView, run_html, run_text
@@ -140,7 +140,7 @@ def test_the_static_forms_show_the_mark() -> None:
     for question in ("A <b>city</b>?", "A <i>town</i>?"):
         view = RunView(FakeRun(program(question)), "off")
         view.display()
-        assert view.finish()
+        assert view.finish(30)
     html, text = view._record.read(run_html.render), view.to_text()
     assert 'A &lt;<details class="lmnb-mark"><summary title="' in html
     assert "</details>i&gt;town" in html

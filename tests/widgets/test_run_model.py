@@ -7,7 +7,8 @@ import random
 from typing import Any
 
 import pytest
-from view_samples import FIXTURES, fixtures, gen, interleave, judge, stopped
+from run_samples import gen, interleave, judge, stopped
+from view_fixtures import FIXTURES, fixtures
 
 from lmnb.language import events as ev
 from lmnb.widgets.run_model import RunModel, merge_tokens, rate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from view_samples import gen, judge
+from run_samples import gen, judge
 
 from lmnb.language import events as ev
 from lmnb.widgets.run_model import RunModel

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 
+from patience import until
+from run_samples import FakeRun, gen
 from view_front_end import FrontEnd
-from view_samples import FakeRun, gen
 
 from lmnb.language import events as ev
 from lmnb.widgets import RunView
@@ -20,7 +20,7 @@ def test_a_transcript_of_13_megabytes_is_cut_and_not_lost(front_end: FrontEnd) -
     view = RunView(run, "widget")
     view.display()
     run.publish(ev.VariableSet(0, "all", LONG), ev.RunFinished("done", 1.0))
-    assert view.finish()
+    assert view.finish(30)
     assert max(len(json.dumps(post)) for post in front_end.posts) < 10 * LONGEST
     (text,) = [event for event in front_end.events() if event["type"] == "text"]
     kept = text["text"].encode("utf-16-le")
@@ -38,9 +38,6 @@ def test_a_transcript_of_13_megabytes_is_cut_and_not_lost(front_end: FrontEnd) -
 
     before = len(front_end.posts)
     front_end.widget._on_message(None, {"type": "whole", "branch": 0, "item": 0}, [])
-    deadline = time.monotonic() + 5
-    while len(front_end.posts) == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: len(front_end.posts) != before)
     model = json.loads(front_end.posts[-1]["snapshot"])["model"]
     assert model["branches"][0]["items"][0] == {"type": "text", "text": LONG}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from view_samples import NASTY, TABLES
+from run_samples import NASTY
+from view_fixtures import TABLES
 
 from lmnb.language import events as ev
 from lmnb.widgets import run_html

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from view_samples import FakeCache, busy_cache
+from cache_samples import FakeCache, busy_cache
 
 from lmnb.widgets import CacheView
 from lmnb.widgets.tree_dot import to_dot

@@ -8,7 +8,8 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from view_samples import FIXTURES, FakeCache, busy_cache, tree_fixture
+from cache_samples import FakeCache, busy_cache
+from view_fixtures import FIXTURES, tree_fixture
 
 from lmnb.widgets import tree_svg
 from lmnb.widgets.tree_layout import layout

@@ -9,8 +9,9 @@ import time
 from typing import Any
 
 import pytest
+from cache_samples import FakeCache, busy_cache
+from patience import until
 from view_front_end import FrontEnd
-from view_samples import FakeCache, busy_cache
 
 from lmnb.errors import EngineClosedError
 from lmnb.widgets import CacheView, tree_svg
@@ -40,10 +41,7 @@ def follow(front_end: FrontEnd, snapshot: str) -> CacheModel:
 
 
 def wait_for_posts(front_end: FrontEnd, last_seq: int) -> None:
-    deadline = time.monotonic() + 5
-    while not any(event["seq"] == last_seq for event in front_end.events()):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: any(event["seq"] == last_seq for event in front_end.events()))
 
 
 def test_the_widget_follows_the_cache_in_few_messages(front_end: FrontEnd) -> None:
@@ -69,10 +67,27 @@ def test_the_widget_follows_the_cache_in_few_messages(front_end: FrontEnd) -> No
 def test_the_display_carries_all_forms(front_end: FrontEnd) -> None:
     view = CacheView(busy_cache(), "widget")
     view.display()
-    ((_, bundle),) = front_end.displays
-    assert set(bundle) == {WIDGET_MIME, "text/html", "text/plain"}
-    assert "<svg" in bundle["text/html"]
+    (_, picture), (_, live) = front_end.displays
+    assert set(picture) == {"text/html", "text/plain"}
+    assert "<svg" in picture["text/html"]
+    assert set(live) == {WIDGET_MIME, "text/html"}
     view.close()
+
+
+def test_a_picture_follows_its_live_view(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmnb.widgets.output.PICTURE_INTERVAL", 0.05)
+    cache = busy_cache()
+    view = CacheView(cache, "widget")
+    view.display()
+    cache.request("Something entirely new", "cell 9")
+    until(lambda: front_end.updates)
+    (updated, picture), ((display, _), _) = front_end.updates[0], front_end.displays
+    assert updated == display
+    assert "Something entirely new" in picture["text/html"]
+    view.close()
+    cache.request("Nobody follows", "cell 10")
+    time.sleep(0.2)
+    assert "Nobody follows" not in front_end.updates[-1][1]["text/html"]
 
 
 def test_html_and_text_are_pictures_that_follow_nothing(
@@ -120,10 +135,7 @@ def test_a_hole_in_the_events_leads_to_a_fresh_snapshot(front_end: FrontEnd) -> 
     cache.request("this one is never announced")
     cache.callbacks = callbacks
     cache.request("You are kind. And this one is.")
-    deadline = time.monotonic() + 5
-    while not any(post["type"] == "snapshot" for post in front_end.posts):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: any(post["type"] == "snapshot" for post in front_end.posts))
     answer = next(post for post in front_end.posts if post["type"] == "snapshot")
     assert set(follow(front_end, answer["snapshot"]).head) == set(cache.nodes)
     view.close()
@@ -150,10 +162,7 @@ def test_a_page_that_missed_messages_before_it_was_there_gets_a_snapshot(front_e
     cache.request("before any page was there")
     wait_for_posts(front_end, len(cache.events) - 1)
     front_end.widget._on_message(None, {"type": "views", "count": 1, "seq": 0}, [])
-    deadline = time.monotonic() + 5
-    while not (found := [post for post in front_end.posts if post["type"] == "snapshot"]):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    found = until(lambda: [post for post in front_end.posts if post["type"] == "snapshot"])
     seq = json.loads(found[0]["snapshot"])["seq"]
     front_end.widget._on_message(None, {"type": "views", "count": 2, "seq": seq}, [])
     time.sleep(0.2)
@@ -216,10 +225,7 @@ def test_an_unloaded_model_is_said_and_its_last_tree_stays(front_end: FrontEnd) 
     cache.status = cache.snapshot = cache.cache_events = cache.subscribe = closed  # type: ignore[method-assign]
     view.say_unloaded()
     front_end.widget._on_message(None, {"type": "resync"}, [])
-    deadline = time.monotonic() + 2
-    while not (found := [post for post in front_end.posts if post["type"] == "snapshot"]):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    found = until(lambda: [post for post in front_end.posts if post["type"] == "snapshot"])
     state = json.loads(found[-1]["snapshot"])
     assert state["pool"]["closed"] == 1
     assert state["model"]["events"]
@@ -283,10 +289,7 @@ def test_the_gauge_is_looked_at_again_as_long_as_something_runs(
     wait_for_posts(front_end, len(cache.events) - 1)
     assert front_end.posts[-1]["pool"]["held"] == [[1, 3, "cell 7", ""], [2, 1, "cell 8"]]
     cache.status, cache.held = (lambda: idle), []  # type: ignore[method-assign]
-    deadline = time.monotonic() + 5
-    while front_end.posts[-1]["pool"]["running"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not front_end.posts[-1]["pool"]["running"])
     assert front_end.posts[-1]["events"] == []
     posts = [post["seq"] for post in front_end.posts]
     assert posts == list(range(posts[0], posts[0] + len(posts)))
@@ -311,3 +314,78 @@ def test_the_picture_survives_without_its_style_sheet() -> None:
 def test_labels_shorten_chat_markers() -> None:
     text = "<|im_start|>user\nHi <b>you</b><|im_end|>\n<|image|></s>"
     assert tree_svg.label_text(text) == "▸user Hi <b>you</b>◂ ◆◂"
+
+
+class Cells:
+    """A front end that names its cells: what runs now, and how often it has run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._number = 0
+        self._cell = ""
+        monkeypatch.setattr("lmnb.widgets.superseded.current_cell", lambda: self._cell)
+        monkeypatch.setattr("lmnb.widgets.superseded.current_request", lambda: f"request {self._number}")
+
+    def run(self, cell: str, *views: CacheView) -> None:
+        self._number += 1
+        self._cell = cell
+        for view in views:
+            view.display()
+
+
+def is_live(view: CacheView, cache: FakeCache, front_end: FrontEnd) -> bool:
+    """Whether what the view shows last follows the cache."""
+    model_id = front_end.displays[-1][1][WIDGET_MIME]["model_id"]
+    if view._widget is None or view._widget.model_id != model_id or view._widget.comm is None:
+        return False
+    cache.request(f"something new {len(cache.events)}", "cell 9")
+    wait_for_posts(front_end, len(cache.events) - 1)
+    return True
+
+
+def test_a_view_displayed_in_two_cells_lives_until_both_have_run_again(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells, cache = Cells(monkeypatch), busy_cache()
+    first, second = CacheView(cache, "widget"), CacheView(busy_cache(), "widget")
+    cells.run("a", first)
+    cells.run("b", first)
+    cells.run("a", second)
+    assert is_live(first, cache, front_end) is False  # the last display is the other view's
+    assert first._widget.comm is not None
+    cells.run("b", second)
+    assert first._widget is None
+    assert cache.callbacks == []
+
+
+def test_a_view_displayed_again_beside_another_in_a_cell_that_runs_again_is_live(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells, cache = Cells(monkeypatch), busy_cache()
+    kept = CacheView(cache, "widget")
+    for _ in range(3):
+        cells.run("a", CacheView(busy_cache(), "widget"), kept)
+        assert is_live(kept, cache, front_end)
+        assert len(cache.callbacks) == 1
+    cells.run("a", CacheView(busy_cache(), "widget"))
+    assert cache.callbacks == []
+    kept.close()
+
+
+def test_each_picture_has_a_hatch_of_its_own_and_reads_well_without_drawing_and_style() -> None:
+    pictures = []
+    for number in range(2):
+        cache = busy_cache()
+        cache.request(f"{number} more", "cell 9")
+        cache.evict()
+        pictures.append(CacheView(cache, "html")._picture())
+    (first,), (second,) = (set(re.findall(r'id="([^"]*)"', picture)) for picture in pictures)
+    assert first != second
+    assert f'fill="url(#{first})"' in pictures[0]
+    assert "fill:" not in pictures[0].partition("<svg")[2].replace("fill:var(", "")  # nothing overrides it
+    # Sites that take the drawing away leave its words, in a box of no height; the list below is outside of it.
+    bare = re.sub(r"<style>.*?</style>|</?(?:svg|g|title|text|tspan)\b[^>]*>", "", pictures[0], flags=re.DOTALL)
+    assert re.search(r'<div class="lmnb-drawing" style="height:0;max-height:480px;overflow:hidden">', bare)
+    bare = bare.replace('<pre style="max-height:480px;overflow:auto">', "<pre>")  # which scrolls
+    assert re.search(r"</div><details><summary>[^<]*</summary></details><pre>Cache tree: .*14 tokens", bare, re.DOTALL)
+    assert "<pre style=" in pictures[0]
+    assert re.search(r"\b(?<![,.])1 (tokens|hits)", pictures[0]) is None

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 C = TypeVar("C")
@@ -15,13 +16,15 @@ CLOSE_SECONDS = 2.0
 
 
 class LoopClients(Generic[C]):
-    """Makes clients with `make`, ends them with `end`."""
+    """Makes clients with `make`, ends them with `end`, which must not hold on to who made this. Clients that nobody
+    has closed are closed when this goes."""
 
     def __init__(self, make: Callable[[], C], end: Callable[[C], Awaitable[None]]) -> None:
         self._make = make
         self._end = end
         self._lock = threading.Lock()
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, C] = weakref.WeakKeyDictionary()
+        weakref.finalize(self, _close_all, self._clients, end).atexit = False
 
     def get(self) -> C:
         """The running loop's client."""
@@ -35,18 +38,27 @@ class LoopClients(Generic[C]):
     def close(self) -> None:
         """Close every client, each on its loop, as far as these still run."""
         with self._lock:
-            clients = list(self._clients.items())
+            clients = dict(self._clients)
             self._clients.clear()
-        for loop, client in clients:
-            if not loop.is_running():
-                continue
-            future = asyncio.run_coroutine_threadsafe(self._close(client), loop)
+        for loop, closed in _close_all(clients, self._end):
             if not _is_current(loop):
                 with contextlib.suppress(Exception):  # a connection that does not close is the server's to forget
-                    future.result(CLOSE_SECONDS)
+                    closed.result(CLOSE_SECONDS)
 
-    async def _close(self, client: C) -> None:
-        await self._end(client)
+
+def _close_all(
+    clients: MutableMapping[asyncio.AbstractEventLoop, C], end: Callable[[C], Awaitable[None]]
+) -> list[tuple[asyncio.AbstractEventLoop, Future[None]]]:
+    """Have each client closed on its loop, if that runs. Waits for nothing: the collector may have called."""
+    return [
+        (loop, asyncio.run_coroutine_threadsafe(_close(client, end), loop))
+        for loop, client in list(clients.items())
+        if loop.is_running()
+    ]
+
+
+async def _close(client: C, end: Callable[[C], Awaitable[None]]) -> None:
+    await end(client)
 
 
 def _is_current(loop: asyncio.AbstractEventLoop) -> bool:

@@ -1,4 +1,12 @@
-// Small helpers for building elements. Text is always set as text, never parsed as HTML.
+// Small helpers for building elements. Text is always set as text, never parsed as HTML, and as what it is: orders to
+// turn its direction are shown by name, for nobody would know what the model has read.
+
+const ORDERS = /[\u202a-\u202e\u2066-\u2069]/g;
+
+/** The text as readers see it: `⟨U+202E⟩` in place of an order to turn. */
+export function readable(text: string): string {
+  return text.replace(ORDERS, (order) => `⟨U+${order.charCodeAt(0).toString(16).toUpperCase()}⟩`);
+}
 
 /** For elements with keys of their own: JupyterLab looks for shortcuts before any element gets to see a key. */
 export const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
@@ -13,7 +21,7 @@ export function h<K extends keyof HTMLElementTagNameMap>(
 ): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
   setAttributes(element, attributes);
-  for (const child of children) if (child !== null && child !== undefined) element.append(child);
+  for (const child of children) if (child !== null && child !== undefined) element.append(typeof child === "string" ? readable(child) : child);
   return element;
 }
 
@@ -26,7 +34,8 @@ export function setAttributes(element: Element, attributes: Attributes): void {
 
 /** Set text only if it differs, so that selections and live regions are left alone. */
 export function setText(element: Element, text: string): void {
-  if (element.textContent !== text) element.textContent = text;
+  const shown = readable(text);
+  if (element.textContent !== shown) element.textContent = shown;
 }
 
 /** Runs `draw` once in the next animation frame however often it is asked for; `cancel` ends that. */
@@ -44,6 +53,30 @@ export function frameScheduler(draw: () => void): { request: () => void; cancel:
     cancel() {
       if (pending !== 0) cancelAnimationFrame(pending);
       pending = 0;
+    },
+  };
+}
+
+/** Runs `draw` at once, but then not again before `interval` milliseconds have passed: the last request is not lost. */
+export function paced(draw: () => void, interval: number): { request: () => void; cancel: () => void } {
+  let drawnAt = -Infinity; // by the page's clock
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const run = () => {
+    timer = undefined;
+    drawnAt = performance.now();
+    draw();
+  };
+  return {
+    request() {
+      if (timer !== undefined) return;
+      const wait = drawnAt + interval - performance.now();
+      if (wait <= 0) run();
+      else timer = setTimeout(run, wait);
+    },
+    cancel() {
+      clearTimeout(timer);
+      timer = undefined;
+      drawnAt = -Infinity;
     },
   };
 }

@@ -1,5 +1,6 @@
 // Numbers with units, and words for states: one wording for all views.
 
+import { readable } from "./dom";
 import type { Image, Status } from "./protocol";
 
 export const SIGNS: Record<Status, string> = { running: "◌", done: "✓", failed: "✕", cancelled: "■" };
@@ -62,7 +63,7 @@ export function oneLine(text: string): string {
     if (name.startsWith("/") || name.includes("end") || name.startsWith("eo")) return "◂";
     return /start|begin|^s$|^bos$/.test(name) ? "▸" : "◆";
   });
-  return short.replace(/\s*\n\s*/g, " ⏎ ").replace(/\s+/g, " ").trim();
+  return readable(short).replace(/\s*\n\s*/g, " ⏎ ").replace(/\s+/g, " ").trim();
 }
 
 /** A log-probability as a share: `98 %`, `0.4 %`, `<0.1 %`. */

@@ -9,7 +9,15 @@ import type { HostModel, RenderProps } from "./protocol";
 export interface View<S, E> {
   store: Reducer<S, E>;
   /** `live`: there is a kernel to talk to; a page that stands alone has none. Returns what takes everything back. */
-  draw(el: HTMLElement, connection: Connection<S, E>, live: boolean): () => void;
+  draw(el: HTMLElement, connection: Connection<S, E>, live: boolean, model: HostModel): () => void;
+}
+
+/** What hides the pictures of a view, and the output that JupyterLab shows each in, as long as it is in the page. */
+function hide(picture: string): HTMLStyleElement | undefined {
+  if (!picture) return undefined;
+  const style = document.createElement("style");
+  style.textContent = `.${picture}, .jp-OutputArea-child:has(> .jp-OutputArea-output > .${picture}) { display: none !important; }`;
+  return style;
 }
 
 /** The module's default export, for one kind of view. */
@@ -33,7 +41,13 @@ export function widget<S, E>(make: () => View<S, E>) {
       },
       render({ model, el, signal }: RenderProps) {
         const { view, connection } = ensure(model);
-        const cleanup = view.draw(el, connection, model.get("alone") !== true);
+        const undraw = view.draw(el, connection, model.get("alone") !== true, model);
+        const veil = hide(String(model.get("picture") || ""));
+        if (veil) el.append(veil);
+        const cleanup = () => {
+          veil?.remove();
+          undraw();
+        };
         signal?.addEventListener("abort", cleanup, { once: true });
         return cleanup;
       },

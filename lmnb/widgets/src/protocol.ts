@@ -9,7 +9,8 @@ export type Status = "running" | "done" | "failed" | "cancelled";
  * log-probability was asked for its text, log-probability and the likeliest tokens at its place. */
 export type Part = [number, number, (number | null)?, Origin?, TokenDetail[]?];
 export type Origin = "free" | "masked" | "forced" | "given" | "kept";
-export type TokenDetail = [string, number | null, Alternative[]];
+/** Text, log-probability, what was likely, and the log-probability among what a constraint allowed. */
+export type TokenDetail = [string, number | null, Alternative[], number?];
 /** Text, log-probability, and 1 if it was ruled out. */
 export type Alternative = [string, number, 1?];
 
@@ -55,6 +56,7 @@ export type RunEvent =
       row: number | null;
       at?: [number, number] | null; // parts from inside the parent's generation: its number, characters kept of it
       note?: string | null;
+      given?: string | null; // with `at`: the text that was put there; null where the token is drawn anew
     }
   | { type: "named"; branch: number; name: string }
   | { type: "resume"; time: number }
@@ -81,6 +83,9 @@ export type RunEvent =
       generated: number;
       first_token_seconds: number | null;
       seconds: number;
+      grammar?: string | null;
+      cut?: boolean;
+      forced?: number;
     }
   | {
       type: "choice";

@@ -5,5 +5,5 @@ import { renderRun, RunStore } from "./run_view";
 
 export default widget(() => {
   const store = new RunStore();
-  return { store, draw: (el, connection, live) => renderRun(el, store, connection, live) };
+  return { store, draw: (el, connection, live, model) => renderRun(el, store, connection, live, live && model.get("saved") !== true) };
 });

@@ -1,12 +1,13 @@
 // One branch's transcript: role blocks, text, generations and forks. Elements are only ever added to or appended
 // to, so selections stay and nothing jumps.
 
-import { h } from "./dom";
+import { h, stickToEnd } from "./dom";
 import { bytes, imageLabel, plural } from "./format";
 import { type ForkUi, ForkView } from "./run_fork";
-import { GenView, TextView } from "./run_gen";
+import { GenView } from "./run_gen";
 import type { Mark } from "./protocol";
 import type { Branch, GenItem, Item, RunModel } from "./run_model";
+import { TextView } from "./run_text";
 import type { Colour } from "./run_tokens";
 
 /** What a reader opened, kept across redraws and views. */
@@ -33,6 +34,7 @@ export interface ItemView {
 export class BranchView {
   readonly el = h("div", { class: "lmnb-branch" });
   private readonly _views: ItemView[] = [];
+  private _segment: Segment | null = null;
   private _numMarks = 0;
   private _firstOpen = 0; // items before this one will not change
   private _block: HTMLElement | null = null;
@@ -41,14 +43,18 @@ export class BranchView {
   private _numGens = 0;
   private _note: HTMLElement | null = null;
   private readonly _variants = new Map<number, ForkView>(); // by item
+  private readonly _stick = stickToEnd(this.el, () => this.el.querySelector(":scope > .lmnb-fork:last-child"));
 
   constructor(
     private readonly _model: RunModel,
     private readonly _id: number,
     private readonly _ui: RunUi,
+    private readonly _inLane = false,
   ) {}
 
   update(): void {
+    this._segment?.stick.before();
+    if (this._forks) this._stick.before();
     const branch = this._model.branch(this._id);
     const items = branch.items;
     for (let index = this._firstOpen; index < items.length; index++) {
@@ -69,6 +75,13 @@ export class BranchView {
       this._note = h("p", { class: "lmnb-hint" }, branch.note);
       this.el.append(this._note);
     }
+    this._segment?.follow();
+    if (this._forks) this._stick.after();
+  }
+
+  /** Whether this is a lane with lanes in it, which scrolls as a whole where it has one height with others. */
+  private get _forks(): boolean {
+    return this._inLane && this.el.childElementCount > 1;
   }
 
   /** The branches that part from inside a generation: below its block, with a mark in its text for each. */
@@ -79,6 +92,7 @@ export class BranchView {
     let fork = this._variants.get(index);
     if (!fork) {
       fork = new ForkView(this._model, this._ui, `${this._id}:v${index}`, ` from inside ${gen.var ?? "the text"}`);
+      fork.el.classList.add("lmnb-variants");
       this._variants.set(index, fork);
     }
     view.part(gen, fork, (number) => {
@@ -107,7 +121,9 @@ export class BranchView {
         const block = this._openBlock();
         const key = `${this._id}:${index}`;
         const { opened, fetch } = this._ui;
-        const text = new TextView(block, {
+        const el = h("span");
+        block.append(el);
+        const text = new TextView(el, {
           isOpen: () => opened.has(key),
           open: () => opened.add(key),
           fetch: fetch && (() => fetch(this._id, index)),
@@ -115,7 +131,7 @@ export class BranchView {
         return {
           update(now) {
             if (now.type !== "text") return;
-            text.update(now);
+            text.update(now.text, true, now.cut);
             if (now.text.trim() !== "") show(block);
           },
           mark(at, mark) {
@@ -142,16 +158,16 @@ export class BranchView {
           update: (now) => now.type === "gen" && gen.update(now),
           mark: (at, mark) => gen.mark(at, mark),
           part: (now, fork, marker) => {
-            if (!fork.el.parentElement) block.parentElement?.after(fork.el);
+            if (!fork.el.parentElement) this._putBelow(block, fork.el);
             gen.parted(now.variants.length, marker);
           },
         };
       }
       case "fork":
-        this._block = null;
+        this._closeSegment();
         return this._append(new ForkView(this._model, this._ui, `${this._id}:${item.fork}`));
       case "join":
-        this._block = null;
+        this._closeSegment();
         this.el.append(h("div", { class: "lmnb-join" }, `${plural(item.branches.length, "branch", "branches")} joined · ${item.mode.replaceAll("_", " ")}`));
         return still;
     }
@@ -168,16 +184,51 @@ export class BranchView {
     return view;
   }
 
+  /** Where blocks go: the open segment of a lane, or the transcript itself. */
+  private _place(): HTMLElement {
+    if (!this._inLane) return this.el;
+    if (!this._segment) {
+      this._segment = new Segment();
+      this.el.append(this._segment.el);
+    }
+    return this._segment.el;
+  }
+
+  private _closeSegment(): void {
+    this._block = null;
+    this._segment?.follow();
+    this._segment = null;
+  }
+
+  /** Below the block, or the segment that it is in, and what parts from it already. */
+  private _putBelow(block: HTMLElement, fork: HTMLElement): void {
+    let above: Element | null = this._inLane ? block.closest(".lmnb-segment") : block.parentElement;
+    while (above?.nextElementSibling?.classList.contains("lmnb-variants")) above = above.nextElementSibling;
+    above?.after(fork);
+  }
+
   /** The place for inline text: the open role's block, or a block of raw text. */
   private _openBlock(): HTMLElement {
     if (!this._block) {
       const text = h("div", { class: "lmnb-text" });
       const label = this._role ? h("div", { class: "lmnb-role", "data-role": this._role }, this._role) : null;
       // A raw block may turn out to be the white space between roles: it shows itself when it is more.
-      this.el.append(h("div", { class: this._role ? "lmnb-block" : "lmnb-block lmnb-raw lmnb-blank" }, label, text));
+      this._place().append(h("div", { class: this._role ? "lmnb-block" : "lmnb-block lmnb-raw lmnb-blank" }, label, text));
       this._block = text;
     }
     return this._block;
+  }
+}
+
+/** A stretch of a lane's text between forks. It scrolls by itself, so that what stands below it, and beside the lane,
+ * stays where it is. */
+class Segment {
+  readonly el = h("div", { class: "lmnb-segment" });
+  readonly stick = stickToEnd(this.el);
+
+  follow(): void {
+    this.stick.after();
+    if (this.el.scrollHeight > this.el.clientHeight) this.el.tabIndex = 0; // reachable for scrolling by keys
   }
 }
 

@@ -64,10 +64,12 @@ export class HeadView {
     setText(this._program, state.program);
     setText(this._model, state.model);
     this._model.title = state.model;
-    for (const name of ORIGINS) this._show(name, count(state[name]));
-    this._show("first", state.first_token_seconds === null ? "" : seconds(state.first_token_seconds));
+    const unknown = state.status === "running" ? "–" : ""; // its place is kept: nothing moves when it is known
+    const told = state.status !== "running" || state.reused + state.computed > 0; // of the prompts, when a generation ends
+    for (const name of ORIGINS) this._show(name, told || name === "generated" ? count(state[name]) : unknown);
+    this._show("first", state.first_token_seconds === null ? unknown : seconds(state.first_token_seconds));
     const speed = state.status === "running" ? this._liveRate(state.generated) : tokensPerSecond(state);
-    this._show("rate", speed === null ? "" : count(speed));
+    this._show("rate", speed === null ? unknown : count(speed));
     ORIGINS.forEach((name, index) => {
       (this._segments[index] as HTMLElement).style.flexGrow = String(state[name]);
     });

@@ -17,6 +17,8 @@ export interface GenItem {
   var: string | null;
   kind: "gen" | "select";
   constraint: string | null;
+  grammar?: string; // the library that enforced it
+  cut?: boolean; // a stop ended it before it was whole
   line: number | null;
   text: string;
   parts: Part[];
@@ -57,6 +59,7 @@ export interface Branch {
   row: number | null;
   at: [number, number] | null; // of a branch that parts from inside a generation
   note: string | null;
+  given: string | null; // what was put where it parts; null: drawn anew
   name: string | null; // the variable that has its state
   status: Status;
   error: string | null;
@@ -66,7 +69,7 @@ export interface Branch {
   items: Item[];
   parted: number[]; // items with variants
   marks: Mark[];
-  vars: { name: string; value: string; kind?: string }[];
+  vars: { name: string; value: string; kind?: string; incomplete?: boolean }[];
 }
 
 export interface RunState {
@@ -88,6 +91,11 @@ export interface RunState {
 }
 
 const STATUS_OF_REASON: Record<string, Status> = { cancelled: "cancelled", error: "failed" };
+
+/** Whether a constrained generation ended before its text was whole. */
+export function isIncomplete(item: GenItem): boolean {
+  return item.constraint !== null && item.finish_reason !== null && (item.finish_reason !== "stop" || item.cut === true);
+}
 
 export function emptyRun(): RunState {
   return {
@@ -236,9 +244,13 @@ export class RunModel {
         const { name, value, kind = "str" } = event;
         const key = `${branch.id}:${name}`;
         const known = this._vars.get(key);
-        if (known) Object.assign(known, { value, kind });
-        else {
-          const variable = { name, value, kind };
+        const made = branch.items.at(-1);
+        const cut = made?.type === "gen" && made.var === name && isIncomplete(made) ? { incomplete: true } : {};
+        if (known) {
+          delete known.incomplete;
+          Object.assign(known, { value, kind, ...cut });
+        } else {
+          const variable = { name, value, kind, ...cut };
           this._vars.set(key, variable);
           branch.vars.push(variable);
         }
@@ -259,6 +271,8 @@ export class RunModel {
   private _endGen(branch: Branch, gen: GenItem, event: Extract<RunEvent, { type: "gen_end" }>): void {
     gen.status = STATUS_OF_REASON[event.finish_reason] ?? "done";
     gen.finish_reason = event.finish_reason;
+    if (event.grammar) gen.grammar = event.grammar;
+    if (event.cut) gen.cut = true;
     gen.matched = event.matched;
     gen.reused = event.reused;
     gen.computed = event.computed;
@@ -279,10 +293,10 @@ export class RunModel {
     this.state.generated += tokens;
   }
 
-  private _open(event: Pick<Branch, "parent" | "index" | "fork" | "label"> & { branch: number } & Partial<Pick<Branch, "program" | "row" | "at" | "note">>): void {
-    const { branch: id, parent, index, fork, label, program = null, row = null, at = null, note = null } = event;
+  private _open(event: Pick<Branch, "parent" | "index" | "fork" | "label"> & { branch: number } & Partial<Pick<Branch, "program" | "row" | "at" | "note" | "given">>): void {
+    const { branch: id, parent, index, fork, label, program = null, row = null, at = null, note = null, given = null } = event;
     const branch: Branch = {
-      ...{ id, parent, index, fork, label, program, row, at, note },
+      ...{ id, parent, index, fork, label, program, row, at, note, given },
       name: null,
       status: "running",
       error: null,

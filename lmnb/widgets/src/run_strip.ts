@@ -97,7 +97,7 @@ export class TokenStrip {
     event.stopPropagation();
     if (key === "Escape") return this._release();
     spreads.get(gen)?.();
-    const all = [...gen.querySelectorAll(".lmnb-tok")];
+    const all = [...gen.querySelectorAll(".lmnb-tok:not([hidden])")];
     const at = this._current ? all.indexOf(this._current) : -1;
     if (key === "Enter") {
       this._hold(all[Math.max(at, 0)]);
@@ -167,6 +167,8 @@ export class TokenStrip {
     const number = numTokens(token);
     const facts = [ORIGINS[originOf(token)], ...(number === 1 ? [] : [plural(number, "token")])];
     if (token.wait !== null) facts.push(`${seconds(token.wait)} after the one before`);
+    const [, before, , after] = details(token)[0] ?? [];
+    if (number === 1 && after !== undefined && before != null) facts.push(`${percent(before)} before the mask, ${percent(after)} after it`);
     this._facts.replaceChildren(h("b", { class: "lmnb-tok-name" }, visible(token.text)), ` ${facts.join(" · ")}`);
     for (const detail of details(token)) this._facts.append(h("div", { class: "lmnb-tokens" }, ...chips(detail, originOf(token) === "forced")));
   }

@@ -1,8 +1,13 @@
 // Generated text token by token: coloured by origin, probability or latency, and each a place where a branch may part.
 
 import { h, OWN_KEYS, setText } from "./dom";
+import { plural } from "./format";
 import type { Origin, Part, Parting } from "./protocol";
 import type { GenItem } from "./run_model";
+import { foldButton, foldWords, placeFold } from "./run_text";
+
+const KEPT_SHOWN = 200; // characters before the place where a branch parts
+const FOLD_OVER = 400; // characters; less is not worth a fold
 
 export const COLOURS = ["none", "origin", "probability", "latency"] as const;
 export type Colour = (typeof COLOURS)[number];
@@ -27,12 +32,17 @@ export class TokenSpans {
   private _pending: Part[] = []; // tokens with no text yet: they belong to the next that has some
   private _time: number | null = 0;
   private readonly _starts: [number, Element][] = [];
+  private readonly _kept: HTMLElement[] = []; // at the beginning
+  private _folded = 0; // of these
+  private _foldedLength = 0;
+  private _fold: HTMLButtonElement | null = null;
   private readonly _partings: [number, Element][] = [];
 
   constructor(
-    private readonly el: HTMLElement,
+    private readonly el: HTMLElement, // that can have the focus
     private readonly _colour: Colour,
     private readonly _place: Omit<Parting, "token">,
+    private readonly _opened: Set<string>,
   ) {}
 
   update(item: GenItem): void {
@@ -42,6 +52,43 @@ export class TokenSpans {
       if (part[0] > 0) this._append(item.text.slice(this._length, this._length + part[0]), this._pending.splice(0));
       this._length += part[0];
     }
+    this._foldKept();
+  }
+
+  /** Of a long text that the branch's origin has, too, leave the end: where the branch parts is then in sight. */
+  private _foldKept(): void {
+    const key = `${this._place.branch}:${this._place.gen}:kept`;
+    if (this._opened.has(key)) return;
+    let [shown, end] = [0, this._kept.length];
+    while (end > this._folded && shown < KEPT_SHOWN) shown += lengthOf(this._kept[--end]);
+    const fresh = this._kept.slice(this._folded, end);
+    const length = fresh.reduce((sum, span) => sum + lengthOf(span), this._foldedLength);
+    if (fresh.length === 0 || length < FOLD_OVER) return;
+    for (const span of fresh) span.hidden = true;
+    [this._folded, this._foldedLength] = [end, length];
+    if (!this._fold) {
+      this._fold = foldButton(() => this._open(key, this._kept, this._fold));
+      this.el.prepend(this._fold);
+    }
+    setText(this._fold, `… ${plural(length, "character")} as before …`);
+  }
+
+  /** Hide what begins between two places, behind a button that says how much that is. */
+  fold(text: string, [from, to]: [number, number], numTokens: number, key: string): void {
+    const hidden = this._starts.filter(([start]) => start >= from && start < to).map(([, el]) => el as HTMLElement);
+    if (hidden.length === 0 || hidden[0]?.hidden) return;
+    const button = foldButton(() => this._open(key, hidden, button));
+    setText(button, foldWords(to - from, numTokens));
+    placeFold(button, text, to);
+    for (const span of hidden) span.hidden = true;
+    hidden[0]?.before(button);
+  }
+
+  private _open(key: string, spans: HTMLElement[], button: Element | null): void {
+    this._opened.add(key);
+    for (const span of spans) span.hidden = false;
+    button?.remove();
+    this.el.focus({ preventScroll: true });
   }
 
   /** Put `el` before the token at that place in the text. */
@@ -66,9 +113,14 @@ export class TokenSpans {
     if (strength !== null && strength > 0.9) span.dataset["high"] = "";
     tokens.set(span, token);
     this.el.append(span);
+    if (origin === "kept" && this._kept.length === this._starts.length) this._kept.push(span);
     this._starts.push([this._length, span]);
     for (const [at, el] of this._partings) if (at === this._length) span.before(el); // it was last until now
   }
+}
+
+function lengthOf(span: HTMLElement | undefined): number {
+  return span?.textContent?.length ?? 0;
 }
 
 export function numTokens({ parts }: Token): number {

@@ -34,7 +34,8 @@ export class VarsView {
           next = entry.row.nextElementSibling;
         }
         setText(entry.cell, variable.value);
-        setText(entry.kind, variable.kind === "str" ? "" : (variable.kind ?? ""));
+        const kind = variable.kind === "str" ? "" : (variable.kind ?? "");
+        setText(entry.kind, `${kind}${variable.incomplete ? " incomplete" : ""}`.trim());
       }
     }
     const count = this._rows.size;

@@ -36,8 +36,9 @@ export function renderRun(
   store: RunStore,
   connection: Connection<RunState, RunEvent>,
   canCancel: boolean,
+  canPart: boolean,
 ): () => void {
-  const root = h("div", { class: "lmnb lmnb-run" });
+  const root = h("div", { class: `lmnb lmnb-run${canPart ? " lmnb-parts" : ""}` });
   store.ui.fetch = canCancel ? (branch, item) => connection.post({ type: "whole", branch, item }) : null;
   el.append(root);
   let redraw = () => undefined as void;
@@ -69,13 +70,13 @@ export function renderRun(
     const error = h("pre", { class: "lmnb-error", role: "alert" });
     const vars = new VarsView(store.ui);
     const transcript = new BranchView(store.model, 0, store.ui);
-    // Many branches are read from their tools and first lines on.
+    // Branches side by side are read from their beginning on: one that grows does not take the others out of sight.
     const stick = stickToEnd(body, () => {
       const last = transcript.el.lastElementChild;
-      return last?.querySelector(":scope > .lmnb-lines") ? last : null;
+      return last?.querySelector(":scope > .lmnb-lanes > .lmnb-lane + .lmnb-lane") ? last : null;
     });
     body.append(transcript.el);
-    strip = new TokenStrip(body, store.ui.colour, () => hasDetails(store.model), canCancel ? actions : null);
+    strip = new TokenStrip(body, store.ui.colour, () => hasDetails(store.model), canPart ? actions : null);
     root.append(head.el, head.bar, body, strip.el, lost, error, vars.el);
     redraw = () => {
       const state = store.model.state;
@@ -88,7 +89,7 @@ export function renderRun(
       lost.hidden = !connection.lost || !store.model.cut;
       if (!lost.hidden) setText(lost, GONE);
       error.hidden = !state.error;
-      if (state.error) error.textContent = `✕ ${state.error}`;
+      if (state.error) setText(error, `✕ ${state.error}`);
       vars.update(state);
       const { reveal } = store.ui;
       // For a while: when the run ends, JupyterLab draws the view anew, and the focus would be lost.

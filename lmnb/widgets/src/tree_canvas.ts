@@ -1,18 +1,16 @@
-// Draws the icicle on a canvas and moves boxes from where they were to where they go. States differ by outline,
-// pattern and sign, colour only helps. Knows boxes and marks; selection and time are given to it.
+// The icicle: a canvas that scrolls over a picture as tall as the tree needs. What is out of sight is not drawn.
+// Knows boxes and marks; selection and time are given to it.
 
 import { h } from "./dom";
-import { ago, count, oneLine } from "./format";
-import { type Box, fit, layout, type Rect, rectOf, type Scale } from "./tree_layout";
-import { type Marks, type NodeState, PIN_SIGN, STATE_SIGNS, stateOf, type Tree, type TreeNode } from "./tree_model";
+import { ago, oneLine } from "./format";
+import { shownCount } from "./tree_label";
+import { type Box, fit, layout, rectOf, type Scale } from "./tree_layout";
+import { Motion, type Moving } from "./tree_motion";
+import { type Marks, stateOf, type Tree, type TreeNode } from "./tree_model";
+import { COLOURS, Painter, type Palette, type Tint } from "./tree_paint";
 
-const MOVE = 320; // milliseconds of a transition
 const VIEWPORT = 420; // pixels; taller trees scroll
-const FONT = 11.5;
-const COLOURS = ["ink", "soft", "paper", "line", "hit", "new", "bad", "generated"] as const;
-
-type Colour = (typeof COLOURS)[number];
-type Moving = Rect & { alpha: number };
+const STYLE_AGE = 1000; // milliseconds until colours and fonts are looked up again
 
 export const TINTS = ["state", "owner", "age"] as const;
 const OWNERS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a8a8a"]; // safe for colour-blind readers
@@ -29,21 +27,23 @@ export interface Scene {
 export class TreeCanvas {
   readonly el: HTMLElement;
   boxes: Box[] = [];
-  nodes: Tree = new Map(); // with the evicted ones that are still shown
+  /** Pixels of the tallest tree so far, as far as it was not scrolled. */
+  tallest = 0;
+  private _nodes: Tree | null = null; // with the evicted ones that are still shown, once somebody asks
   selected: number | null = null;
   private _hovered: number | null = null;
   private readonly _canvas = h("canvas", { role: "img" });
   private readonly _sizer = h("div", { class: "lmnb-tree-sizer" }, this._canvas);
-  private readonly _probes = new Map<Colour, HTMLElement>();
-  private readonly context: CanvasRenderingContext2D | null;
+  private readonly _probes = new Map<keyof Palette, HTMLElement>();
+  private readonly _context: CanvasRenderingContext2D | null;
+  private readonly _painter: Painter | null;
+  private readonly _motion = new Motion();
+  private _style: { palette: Palette; font: string; at: number } | null = null;
   private readonly _abort = new AbortController();
   private readonly _resize: ResizeObserver | undefined;
   private _scene: Scene = { tree: new Map(), marks: { fresh: new Set(), hit: new Set(), evicted: new Map() }, tint: "state", found: null, held: new Set(), now: 0 };
   private readonly _owners = new Map<string, string>(); // and their colours, in the order of appearance
   private _scale: Scale = { base: 0, perToken: 0, rowHeight: 20, height: 20 };
-  private _from = new Map<number, Moving>();
-  private _to = new Map<number, Moving>();
-  private _began = 0;
   private _frame = 0;
   private _width = 0;
 
@@ -58,36 +58,53 @@ export class TreeCanvas {
       probes.append(probe);
     }
     this.el = h("div", { class: "lmnb-tree-scroll" }, this._sizer, probes);
-    this.context = this._canvas.getContext("2d");
+    this._context = this._canvas.getContext("2d");
+    this._painter = this._context && new Painter(this._context);
     const { signal } = this._abort;
     this._canvas.addEventListener("pointermove", (event) => this._hover(this._hit(event)), { signal });
     this._canvas.addEventListener("pointerleave", () => this._hover(null), { signal });
     this._canvas.addEventListener("click", (event) => this._onSelect(this._hit(event)), { signal });
     this.el.addEventListener("scroll", () => this._request(), { signal });
     if (typeof ResizeObserver !== "undefined") {
-      this._resize = new ResizeObserver(() => this.el.clientWidth !== this._width && this._place(false));
+      this._resize = new ResizeObserver(([entry]) => {
+        const width = Math.round(entry?.contentRect.width ?? 0);
+        if (width === this._width) return;
+        this._width = width;
+        this._place(false);
+      });
       this._resize.observe(this.el);
     }
   }
 
   show(scene: Scene, label: string): void {
     this._scene = scene;
-    this.nodes = new Map([...scene.tree, ...scene.marks.evicted]);
-    this.boxes = layout(this.nodes);
+    this._nodes = null;
+    this.boxes = layout(scene.tree, scene.marks.evicted);
     this._canvas.setAttribute("aria-label", label);
     this._place(true);
   }
 
+  /** All that is shown. */
+  get nodes(): Tree {
+    return (this._nodes ??= new Map([...this._scene.tree, ...this._scene.marks.evicted]));
+  }
+
+  node(id: number): TreeNode | undefined {
+    return this._scene.tree.get(id) ?? this._scene.marks.evicted.get(id);
+  }
+
   select(node: number | null): void {
     this.selected = node;
-    const rect = node === null ? undefined : this._to.get(node);
+    const rect = node === null ? undefined : this._motion.target(node);
     if (rect && (rect.y < this.el.scrollTop || rect.y > this.el.scrollTop + this.el.clientHeight - 20)) {
       this.el.scrollTop = rect.y - 40;
     }
     this._request();
   }
 
-  redraw(): void {
+  /** Colours or fonts have changed. */
+  restyle(): void {
+    this._style = null;
     this._request();
   }
 
@@ -98,42 +115,12 @@ export class TreeCanvas {
   }
 
   private _place(moving: boolean): void {
-    this._width = this.el.clientWidth;
+    if (!this._resize || this._width === 0) this._width = this.el.clientWidth; // else no layout is forced
     this._scale = fit(this.boxes, Math.max(40, this._width - 2), VIEWPORT);
-    const now = performance.now();
-    const shown = this._current(now);
-    this._to = new Map(this.boxes.map((box) => [box.node, { ...rectOf(box, this._scale), alpha: 1 }]));
-    this._from = new Map();
-    for (const [id, rect] of this._to) this._from.set(id, shown.get(id) ?? { ...rect, width: 0, alpha: 0 });
-    for (const [id, rect] of shown) {
-      if (!this._to.has(id) && rect.alpha > 0.05) {
-        this._from.set(id, rect);
-        this._to.set(id, { ...rect, alpha: 0 });
-      }
-    }
-    const still = !moving || this._reducedMotion || shown.size === 0;
-    this._began = still ? now - MOVE : now;
+    this._motion.retarget(this.boxes, this._scale, performance.now(), !moving || this._reducedMotion);
     this._sizer.style.height = `${Math.max(this._scale.height, 30) + 2}px`;
+    this.tallest = Math.max(this.tallest, Math.min(this._scale.height + 2, VIEWPORT));
     this._request();
-  }
-
-  private _current(now: number): Map<number, Moving> {
-    const part = Math.min(1, (now - this._began) / MOVE);
-    if (part >= 1) return this._to;
-    const ease = 1 - (1 - part) ** 3;
-    const mix = (a: number, b: number) => a + (b - a) * ease;
-    const rects = new Map<number, Moving>();
-    for (const [id, to] of this._to) {
-      const from = this._from.get(id) ?? to;
-      rects.set(id, {
-        x: mix(from.x, to.x),
-        y: mix(from.y, to.y),
-        width: mix(from.width, to.width),
-        height: mix(from.height, to.height),
-        alpha: mix(from.alpha, to.alpha),
-      });
-    }
-    return rects;
   }
 
   private _request(): void {
@@ -142,8 +129,8 @@ export class TreeCanvas {
 
   private _draw(now: number): void {
     this._frame = 0;
-    const context = this.context;
-    if (!context) return;
+    const [context, painter] = [this._context, this._painter];
+    if (!context || !painter) return;
     const ratio = window.devicePixelRatio || 1;
     const height = Math.min(this._scale.height + 2, this.el.clientHeight || VIEWPORT);
     const pixels = [Math.round(this._width * ratio), Math.round(height * ratio)] as const;
@@ -154,72 +141,48 @@ export class TreeCanvas {
     const top = this.el.scrollTop;
     context.setTransform(ratio, 0, 0, ratio, ratio, (1 - top) * ratio);
     context.clearRect(-1, top - 1, this._width + 2, height + 2);
-    context.font = `${FONT}px ${getComputedStyle(this.el).fontFamily}`;
-    context.textBaseline = "middle";
-    const colours = this.colours();
-    const last = { current: null as (() => void) | null };
-    for (const [id, rect] of this._current(now)) {
-      if (rect.y > top + height || rect.y + rect.height < top || rect.alpha <= 0) continue;
-      const node = this.nodes.get(id);
-      context.globalAlpha = rect.alpha * (this._scene.found?.has(id) === false ? 0.25 : 1);
+    const { palette, font } = this._styled(now);
+    painter.begin(palette, font);
+    const { marks, found, held } = this._scene;
+    let selected: Moving | null = null;
+    const moves = this._motion.each(now, top, top + height, (id, rect) => {
       const seen = [Math.max(rect.y, top), Math.min(rect.y + rect.height, top + height)] as const;
-      this._drawBox(context, rect, (seen[0] + seen[1]) / 2, stateOf(id, this._scene.marks), node, colours, id);
-      if (id === this.selected) last.current = () => outline(context, rect, colours.ink);
-    }
-    context.globalAlpha = 1;
-    last.current?.();
-    if (now - this._began < MOVE) this._request();
-    else for (const [id, rect] of this._to) if (rect.alpha === 0) this._to.delete(id);
-  }
-
-  private _drawBox(
-    context: CanvasRenderingContext2D,
-    rect: Moving,
-    middle: number, // of what can be seen of it
-    state: NodeState,
-    node: TreeNode | undefined,
-    colours: Record<Colour, string>,
-    id: number,
-  ): void {
-    const alpha = context.globalAlpha;
-    const stroke = { kept: colours.soft, hit: colours.hit, new: colours.new, evicted: colours.bad }[state];
-    const [x, y, width, height] = [rect.x + 0.5, rect.y + 0.5, Math.max(1, rect.width - 2), Math.max(1, rect.height - 2)];
-    const box = new Path2D();
-    box.roundRect(x, y, width, height, Math.min(3, height / 3));
-    const [tint, strength, words] = this._tintOf(node, colours);
-    context.globalAlpha = alpha * (strength ?? (state === "evicted" ? 0.05 : state === "kept" ? 0.07 : 0.17)) * (id === this._hovered ? 1.5 : 1);
-    context.fillStyle = tint ?? stroke;
-    context.fill(box);
-    if (state === "evicted") hatch(context, box, { x, y, width, height }, colours.bad, alpha);
-    context.globalAlpha = alpha * (state === "kept" ? 0.4 : 1);
-    context.setLineDash(state === "new" ? [4, 2] : state === "evicted" ? [1.5, 2.5] : []);
-    context.lineWidth = state === "hit" ? 2 : state === "kept" ? 1 : 1.5;
-    context.strokeStyle = stroke;
-    context.stroke(box);
-    context.setLineDash([]);
-    context.globalAlpha = alpha;
-    if (this._scene.held.has(id)) {
-      context.fillStyle = colours.ink;
-      context.fillRect(x, y, node?.pinned ? 3 : 1.5, height);
-    }
-    if (node && height >= 13) drawLabel(context, { x, width, middle }, node, state, colours, words);
+      const node = this.node(id);
+      painter.box(rect, (seen[0] + seen[1]) / 2, {
+        state: stateOf(id, marks),
+        node,
+        hovered: id === this._hovered,
+        held: held.has(id),
+        faded: found?.has(id) === false,
+        ...this._tintOf(node, palette),
+      });
+      if (id === this.selected) selected = { ...rect };
+    });
+    painter.end();
+    if (selected) painter.outline(selected);
+    if (moves) this._request();
   }
 
   /** Colour and strength that stand for a node's owner or age, and the words that say the same. */
-  private _tintOf(node: TreeNode | undefined, colours: Record<Colour, string>): [(string | undefined)?, number?, string?] {
-    if (!node || this._scene.tint === "state") return [];
+  private _tintOf(node: TreeNode | undefined, palette: Palette): Tint | null {
+    if (!node || this._scene.tint === "state") return null;
     if (this._scene.tint === "age") {
       const age = Math.max(0, this._scene.now - node.last);
-      return [colours.generated, Math.max(0.04, 0.4 - 0.06 * Math.log2(1 + age)), ago(age)];
+      return { colour: palette.generated, strength: Math.max(0.04, 0.4 - 0.06 * Math.log2(1 + age)), words: ago(age) };
     }
     const owner = node.owner.split(/ · (?=branch |line )/)[0] ?? "";
-    if (!this._owners.has(owner)) this._owners.set(owner, OWNERS[this._owners.size % OWNERS.length] as string);
-    return [this._owners.get(owner), 0.3, owner];
+    let colour = this._owners.get(owner);
+    if (!colour) this._owners.set(owner, (colour = OWNERS[this._owners.size % OWNERS.length] as string));
+    return { colour, strength: 0.3, words: owner };
   }
 
-  private colours(): Record<Colour, string> {
-    const entries = COLOURS.map((name) => [name, getComputedStyle(this._probes.get(name) as Element).color]);
-    return Object.fromEntries(entries) as Record<Colour, string>;
+  /** Looking at computed styles makes the browser compute them: not in every frame. */
+  private _styled(now: number): { palette: Palette; font: string } {
+    if (!this._style || now - this._style.at > STYLE_AGE) {
+      const entries = COLOURS.map((name) => [name, getComputedStyle(this._probes.get(name) as Element).color]);
+      this._style = { palette: Object.fromEntries(entries) as Palette, font: getComputedStyle(this.el).fontFamily, at: now };
+    }
+    return this._style;
   }
 
   private _hit(event: MouseEvent): number | null {
@@ -237,64 +200,8 @@ export class TreeCanvas {
     if (node === this._hovered) return;
     this._hovered = node;
     this._canvas.style.cursor = node === null ? "" : "pointer";
-    const entry = node === null ? undefined : this.nodes.get(node);
-    this._canvas.title = entry ? `${entry.pinned ? "pinned · " : ""}${count(entry.num_tokens)} tokens · ${oneLine(entry.text).slice(0, 160)}` : "";
+    const entry = node === null ? undefined : this.node(node);
+    this._canvas.title = entry ? `${entry.pinned ? "pinned · " : ""}${shownCount(entry.num_tokens)} ${entry.num_tokens === 1 ? "token" : "tokens"} · ${oneLine(entry.text).slice(0, 160)}` : "";
     this._request();
   }
-}
-
-function drawLabel(
-  context: CanvasRenderingContext2D,
-  rect: { x: number; width: number; middle: number },
-  node: TreeNode,
-  state: NodeState,
-  colours: Record<Colour, string>,
-  words: string | undefined,
-): void {
-  const sign = `${node.pinned ? PIN_SIGN : ""}${STATE_SIGNS[state]}${count(node.num_tokens)}`;
-  const signWidth = context.measureText(sign).width;
-  if (rect.width < signWidth + 6) return;
-  const middle = rect.middle + 0.5;
-  context.fillStyle = state === "kept" ? colours.soft : { hit: colours.hit, new: colours.new, evicted: colours.bad }[state];
-  context.fillText(sign, rect.x + (node.pinned ? 7 : 4), middle);
-  const room = rect.width - signWidth - 16;
-  if (room < 24) return;
-  const text = (words === undefined ? "" : `${words}: `) + oneLine(node.text.slice(0, Math.ceil(room)));
-  context.fillStyle = colours.ink;
-  context.fillText(shorten(context, text, room), rect.x + signWidth + 11, middle);
-}
-
-function shorten(context: CanvasRenderingContext2D, text: string, room: number): string {
-  if (context.measureText(text).width <= room) return text;
-  let [low, high] = [0, text.length];
-  while (low < high) {
-    const middle = Math.ceil((low + high) / 2);
-    if (context.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle;
-    else high = middle - 1;
-  }
-  return low > 1 ? `${text.slice(0, low).trimEnd()}…` : "";
-}
-
-function hatch(context: CanvasRenderingContext2D, box: Path2D, rect: Rect, colour: string, alpha: number): void {
-  const { x, y, width, height } = rect;
-  context.save();
-  context.clip(box);
-  context.globalAlpha = alpha * 0.35;
-  context.strokeStyle = colour;
-  context.lineWidth = 1;
-  context.beginPath();
-  for (let offset = -height; offset < width; offset += 6) {
-    context.moveTo(x + offset, y + height);
-    context.lineTo(x + offset + height, y);
-  }
-  context.stroke();
-  context.restore();
-}
-
-function outline(context: CanvasRenderingContext2D, rect: Rect, colour: string): void {
-  context.strokeStyle = colour;
-  context.lineWidth = 2;
-  context.beginPath();
-  context.roundRect(rect.x - 0.5, rect.y - 0.5, rect.width, rect.height, 4);
-  context.stroke();
 }

@@ -1,7 +1,8 @@
 // Where the nodes of a prefix tree go in an icicle: x by tokens from the root, y by branches. Knows no DOM.
 // `tree_layout.py` is the same layout; both read the same fixtures.
 
-import type { Tree } from "./tree_model";
+import { IdTable } from "./id_table";
+import type { Tree, TreeNode } from "./tree_model";
 
 export interface Box {
   node: number;
@@ -19,44 +20,65 @@ export interface Rect {
   height: number;
 }
 
-/** Boxes in drawing order, parents first. Children are ordered by the smallest id below them, which a split
- * does not change, so boxes keep their place. A node whose parent is not there hangs from the root. */
-export function layout(nodes: Tree): Box[] {
-  const children = new Map<number, number[]>();
-  for (const node of nodes.values()) {
-    const parent = nodes.has(node.parent) ? node.parent : 0;
-    const siblings = children.get(parent);
-    if (siblings) siblings.push(node.node);
-    else children.set(parent, [node.node]);
+/** Boxes in drawing order, parents first, of the nodes of both trees, which share none. Children are ordered by the smallest id below them, which a split
+ * does not change, so boxes keep their place. A node whose parent is not there hangs from the root.
+ *
+ * Trees of thousands of nodes are laid out 20 times a second: arrays by rank (place in the order of ids), no sorting of
+ * objects. In that order a node is met first, or below it the node that decides its place among its siblings. */
+export function layout(nodes: Tree, others: Tree = new Map()): Box[] {
+  const all: TreeNode[] = [...nodes.values(), ...others.values()];
+  const size = all.length;
+  const ids = new Float64Array(size);
+  for (let place = 0; place < size; place++) ids[place] = (all[place] as TreeNode).node;
+  ids.sort();
+  const ranks = new IdTable(ids);
+  const parents = new Int32Array(size); // `size` stands for the root
+  const tokens = new Float64Array(size);
+  for (const node of all) {
+    const rank = ranks.get(node.node);
+    const parent = ranks.get(node.parent);
+    parents[rank] = parent < 0 ? size : parent;
+    tokens[rank] = node.num_tokens;
   }
-  const order = [...(children.get(0) ?? [])];
-  for (const id of order) order.push(...(children.get(id) ?? [])); // grows while it is read
-  const smallest = new Map<number, number>();
-  const rows = new Map<number, number>();
-  for (const id of order.reverse()) {
-    let least = id;
-    let leaves = 0;
-    for (const child of children.get(id) ?? []) {
-      least = Math.min(least, smallest.get(child) ?? child);
-      leaves += rows.get(child) ?? 1;
-    }
-    smallest.set(id, least);
-    rows.set(id, leaves || 1);
-  }
-  const boxes: Box[] = [];
-  const stack = [{ id: 0, start: 0, row: 0, depth: -1 }];
-  for (let place = stack.pop(); place; place = stack.pop()) {
-    const node = nodes.get(place.id);
-    const end = place.start + (node?.num_tokens ?? 0);
-    if (node) boxes.push({ node: place.id, start: place.start, end, depth: place.depth, row: place.row, rows: rows.get(place.id) ?? 1 });
-    let row = place.row;
-    const below = (children.get(place.id) ?? []).sort((a, b) => (smallest.get(a) ?? a) - (smallest.get(b) ?? b));
-    for (const child of below) {
-      stack.push({ id: child, start: end, row, depth: place.depth + 1 });
-      row += rows.get(child) ?? 1;
+  const first = new Int32Array(size + 1).fill(-1);
+  const last = new Int32Array(size + 1).fill(-1);
+  const next = new Int32Array(size).fill(-1);
+  const placed = new Uint8Array(size + 1);
+  placed[size] = 1;
+  for (let rank = 0; rank < size; rank++) {
+    for (let node = rank; !placed[node]; node = parents[node] as number) {
+      placed[node] = 1;
+      const parent = parents[node] as number;
+      if (last[parent] === -1) first[parent] = node;
+      else next[last[parent] as number] = node;
+      last[parent] = node;
     }
   }
-  return boxes.sort((a, b) => a.depth - b.depth || a.row - b.row);
+  const levels: Box[][] = [];
+  const open: Box[] = []; // the path from the root
+  const path: number[] = []; // the same as ranks
+  let row = 0;
+  let node = first[size] as number;
+  while (node !== -1) {
+    const depth = open.length;
+    const start = depth ? (open[depth - 1] as Box).end : 0;
+    const box: Box = { node: ids[node] as number, start, end: start + (tokens[node] as number), depth, row, rows: 1 };
+    (levels[depth] ??= []).push(box);
+    open.push(box);
+    path.push(node);
+    if (first[node] !== -1) {
+      node = first[node] as number;
+      continue;
+    }
+    row++;
+    node = -1;
+    while (node === -1 && path.length) {
+      const done = open.pop() as Box;
+      done.rows = Math.max(1, row - done.row);
+      node = next[path.pop() as number] as number;
+    }
+  }
+  return levels.flat();
 }
 
 export interface Scale {

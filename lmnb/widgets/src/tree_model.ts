@@ -39,8 +39,11 @@ export const STATE_SIGNS: Record<NodeState, string> = { kept: "", hit: "● ", n
 
 export const PIN_SIGN = "⚑ ";
 
+/** What an event touched: the ids that a hit reused, the nodes that went. */
+type Touched = number[] | TreeNode[] | null;
+
 /** Apply one event to `tree`. Throws for a node that was never seen. */
-export function step(tree: Tree, event: CacheEvent): void {
+export function step(tree: Tree, event: CacheEvent): Touched {
   switch (event.kind) {
     case "insert":
       tree.set(event.node, {
@@ -54,18 +57,19 @@ export function step(tree: Tree, event: CacheEvent): void {
         source: event.source,
         last: event.time,
       });
-      return;
+      return null;
     case "extend": {
       const node = need(tree, event.node);
       const num_tokens = node.num_tokens + event.num_tokens;
       tree.set(event.node, { ...node, num_tokens, text: event.text, last: event.time });
-      return;
+      return null;
     }
     case "hit": {
       const node = tree.get(event.node);
       if (node) tree.set(event.node, { ...node, hits: node.hits + 1 });
-      for (const above of path(tree, event.node)) tree.set(above.node, { ...above, last: event.time });
-      return;
+      const reused = path(tree, event.node);
+      for (const above of reused) tree.set(above.node, { ...above, last: event.time });
+      return reused.map((above) => above.node);
     }
     case "split": {
       const child = need(tree, event.child);
@@ -73,18 +77,22 @@ export function step(tree: Tree, event: CacheEvent): void {
       tree.set(event.node, { ...child, node: event.node, parent: event.parent, num_tokens: length, text: event.text, pinned: false });
       const rest = { parent: event.node, num_tokens: child.num_tokens - length, text: event.child_text };
       tree.set(child.node, { ...child, ...rest });
-      return;
+      return null;
     }
-    case "evict":
-      need(tree, event.node);
+    case "evict": {
+      const gone = need(tree, event.node);
       tree.delete(event.node);
-      return;
+      return [gone];
+    }
     case "pin":
     case "unpin":
       tree.set(event.node, { ...need(tree, event.node), pinned: event.kind === "pin" });
-      return;
-    case "reset":
+      return null;
+    case "reset": {
+      const gone = [...tree.values()];
       tree.clear();
+      return gone;
+    }
   }
 }
 
@@ -114,6 +122,7 @@ export class CacheModel {
   readonly events: CacheEvent[] = [];
   readonly head: Tree;
   private _checkpoints: Tree[];
+  private readonly _touched: Touched[] = []; // by each of the events
 
   constructor(
     state: CacheState = { base: [], base_seq: -1, events: [] },
@@ -130,7 +139,7 @@ export class CacheModel {
   append(event: CacheEvent): void {
     const expected = this.baseSeq + this.events.length + 1;
     if (event.seq !== expected) throw new Error(`cache event ${event.seq} came where ${expected} should`);
-    step(this.head, event);
+    this._touched.push(step(this.head, event));
     this.events.push(event);
     if (this.events.length % CHECKPOINT === 0) this._checkpoints.push(new Map(this.head));
     if (this.events.length >= this._limit + Math.max(CHECKPOINT, this._limit / 4)) this._forget(this.events.length - this._limit);
@@ -143,6 +152,7 @@ export class CacheModel {
     this.base = new Map(this._checkpoints[0]);
     this.baseSeq += count;
     this.events.splice(0, count);
+    this._touched.splice(0, count);
   }
 
   /** The tree after the first `count` of `events`. */
@@ -202,15 +212,14 @@ export class CacheModel {
 
   private _collect(start: number, end: number): Marks {
     const marks: Marks = { fresh: new Set(), hit: new Set(), evicted: new Map() };
-    const tree = this.at(start);
+    const tree = end === this.events.length ? this.head : this.at(end);
     for (let place = start; place < end; place++) {
       const event = this.events[place] as CacheEvent;
-      if (event.kind === "evict") marks.evicted.set(event.node, need(tree, event.node));
-      if (event.kind === "reset") for (const [id, node] of tree) marks.evicted.set(id, node);
-      step(tree, event);
-      if (event.kind === "insert" || event.kind === "extend") marks.fresh.add(event.node);
+      const touched = this._touched[place] ?? [];
+      if (event.kind === "evict" || event.kind === "reset") for (const node of touched as TreeNode[]) marks.evicted.set(node.node, node);
+      else if (event.kind === "insert" || event.kind === "extend") marks.fresh.add(event.node);
       else if (event.kind === "split" && marks.fresh.has(event.child)) marks.fresh.add(event.node);
-      else if (event.kind === "hit") for (const node of path(tree, event.node)) marks.hit.add(node.node);
+      else if (event.kind === "hit") for (const id of touched as number[]) marks.hit.add(id);
     }
     for (const id of marks.fresh) if (!tree.has(id)) marks.fresh.delete(id);
     for (const id of marks.hit) if (!tree.has(id) || marks.fresh.has(id)) marks.hit.delete(id);

@@ -1,20 +1,21 @@
 // What stands beside the icicle: the details of the selected node, and the tree as a list for keyboards and
 // screen readers.
 
-import { h, OWN_KEYS, setText } from "./dom";
+import { h, OWN_KEYS, paced, setText } from "./dom";
 import { ago, bytes, count, oneLine, plural } from "./format";
 import type { Act, Pool } from "./protocol";
 import { type Box, neighbour } from "./tree_layout";
 import { type CacheModel, type Marks, path, PIN_SIGN, stateOf, STATE_SIGNS, type Tree } from "./tree_model";
 
 const MOST_ROWS = 200;
+const LIST_INTERVAL = 500; // milliseconds between drawings while events come: a list is read, not watched
 const STATE_WORDS = { kept: "kept", hit: "reused", new: "new", evicted: "evicted" } as const;
 
 /** What the details of a node are read from. */
 export interface Moment {
   model: CacheModel;
   shown: number; // events
-  tree: Tree; // with the evicted nodes that are still drawn
+  tree: () => Tree; // with the evicted nodes that are still drawn
   marks: Marks;
   held: Set<number>; // what pins hold
   now: number; // seconds since 1970
@@ -55,19 +56,24 @@ export class DetailsView {
     setText(this._notice, text);
   }
 
+  get noticed(): string {
+    return this._notice.textContent ?? "";
+  }
+
   /** What the key or first button would do. */
   get pinAct(): Act {
     return this._act;
   }
 
   show(id: number | null, moment: Moment | null): void {
-    const node = id === null ? undefined : moment?.tree.get(id);
+    const node = id === null ? undefined : moment?.tree().get(id);
     this._hint.hidden = node !== undefined;
     this._facts.hidden = this._text.hidden = this._buttons.hidden = node === undefined;
     if (this._shown !== id) this.notice("");
     this._shown = id;
     if (!node || !moment) return;
-    const { model, shown, tree, marks, held, now, pool, live } = moment;
+    const { model, shown, marks, held, now, pool, live } = moment;
+    const tree = moment.tree();
     const above = path(tree, node.node);
     const start = above.slice(1).reduce((sum, other) => sum + other.num_tokens, 0);
     const state = stateOf(node.node, marks);
@@ -99,6 +105,11 @@ export class DetailsView {
   }
 }
 
+/** Whether a running request holds a node. */
+export function isHeld(id: number, tree: Tree, pool: Pool | undefined): boolean {
+  return (pool?.held ?? []).some(([end]) => path(tree, end).some((above) => above.node === id));
+}
+
 /** Who holds a node just now: `2 requests: cell 3, cell 4`. */
 function holders(id: number, tree: Tree, pool: Pool | undefined): string {
   let total = 0;
@@ -119,6 +130,8 @@ export class ListView {
   private _rows: Box[] = [];
   private _tree: Tree = new Map();
   private _redraw: (() => void) | null = null;
+  private _selected: number | null = null;
+  private readonly _drawing = paced(() => this.el.open && this._redraw?.(), LIST_INTERVAL);
 
   constructor(
     private readonly _onSelect: (node: number | null) => void,
@@ -130,12 +143,22 @@ export class ListView {
     this._list.addEventListener("keydown", (event) => this._move(event));
   }
 
-  show(boxes: Box[], tree: Tree, marks: Marks, selected: number | null): void {
-    this._tree = tree;
-    this._rows = [...boxes].sort((a, b) => a.row - b.row || a.depth - b.depth);
-    setText(this._summary, `As a list: ${plural(boxes.length, "node")}`);
-    this._redraw = () => this._draw(marks, selected);
-    if (this.el.open) this._redraw();
+  /** `size`: how many of the boxes are in the tree; the others were evicted. */
+  show(boxes: Box[], size: number, tree: () => Tree, marks: Marks, selected: number | null): void {
+    const gone = boxes.length - size;
+    setText(this._summary, `As a list: ${plural(size, "node")}${gone > 0 ? `, ${count(gone)} evicted` : ""}`);
+    this._redraw = () => {
+      this._tree = tree();
+      this._rows = [...boxes].sort((a, b) => a.row - b.row || a.depth - b.depth);
+      this._draw(marks, selected);
+    };
+    if (selected !== this._selected) this._drawing.cancel(); // that is shown at once
+    this._selected = selected;
+    this._drawing.request();
+  }
+
+  close(): void {
+    this._drawing.cancel();
   }
 
   private _draw(marks: Marks, selected: number | null): void {

@@ -1,12 +1,13 @@
 // The timeline under the tree: play, step, scrub, and back to live. It holds a place among the recorded events.
 
-import { h, OWN_KEYS, setText } from "./dom";
+import { h, OWN_KEYS, paced, setText } from "./dom";
 import { count, plural } from "./format";
 import type { CacheEvent } from "./protocol";
 
 const TICK = 400; // milliseconds between steps while playing
 const LONGEST = 30_000; // milliseconds that playing everything takes at most; then steps get larger
 
+const CURVE_INTERVAL = 250; // milliseconds between drawings of the curve while events come
 const WINDOW = 64; // events that the hit rate looks back over
 
 const WHAT: Record<CacheEvent["kind"], string> = {
@@ -29,6 +30,7 @@ export class Timeline {
   /** The moment that the tree is compared with, as a number of events, or null. */
   since: number | null = null;
   private _events: readonly CacheEvent[] = [];
+  private _first = 0; // the number of the oldest event that is kept; numbers that are shown count from the very first
   private _tokens = 0;
   private _poolTokens = 0;
   private _timer: ReturnType<typeof setInterval> | undefined;
@@ -40,6 +42,7 @@ export class Timeline {
   private readonly _fill = h("div", { class: "lmnb-curve-fill" });
   private readonly _curve = h("div", { class: "lmnb-curve", role: "img" }, this._rate, this._fill);
   private _drawn = -1; // events in the curve
+  private readonly _curving = paced(() => this._drawCurve(), CURVE_INTERVAL);
   private readonly _caption = h("span", { class: "lmnb-caption lmnb-number" });
 
   constructor(private readonly _onMove: () => void) {
@@ -69,9 +72,11 @@ export class Timeline {
     this._live.addEventListener("click", () => this.follow());
   }
 
-  /** `gone`: how many of the oldest events went since the last time; `tokens`: in the tree before the first. */
-  show(events: readonly CacheEvent[], gone = 0, tokens = 0, poolTokens = 0): void {
+  /** `first`: the number of the oldest event; those before it are gone. `tokens`: in the tree before it. */
+  show(events: readonly CacheEvent[], first = 0, tokens = 0, poolTokens = 0): void {
+    const gone = first - this._first;
     this._events = events;
+    this._first = first;
     this._tokens = tokens;
     this._poolTokens = poolTokens;
     if (gone > 0) {
@@ -80,7 +85,13 @@ export class Timeline {
       this._drawn = -1;
     }
     if (this.place !== null && this.place > events.length) this.place = null;
+    if (this.since !== null && this.since > events.length) this.since = null;
     this._draw();
+  }
+
+  /** A moment as people read it: the number of events before it, also of those that are no longer kept. */
+  number(place: number): string {
+    return count(this._first + place);
   }
 
   step(by: number): void {
@@ -126,8 +137,15 @@ export class Timeline {
     this._onMove();
   }
 
-  private _drawCurve(total: number): void {
-    this._drawn = total;
+  /** Nothing of this is drawn any more. */
+  close(): void {
+    this.pause();
+    this._curving.cancel();
+  }
+
+  /** The curve looks at all events. */
+  private _drawCurve(): void {
+    this._drawn = this._events.length;
     const { rates, tokens } = curves(this._events, this._tokens);
     const at = (share: number, index: number) => `${index}% ${(100 - 100 * share).toFixed(1)}%`;
     this._rate.style.clipPath = `polygon(0 100%,${rates.map(at).join()},100% 100%)`;
@@ -147,11 +165,11 @@ export class Timeline {
     this._slider.disabled = this._play.disabled = total === 0;
     this._live.setAttribute("aria-pressed", String(this.place === null));
     this._compare.setAttribute("aria-pressed", String(this.since !== null));
-    setText(this._compare, this.since === null ? "Compare" : `Since ${count(this.since)}`);
-    if (this._drawn !== total) this._drawCurve(total);
+    setText(this._compare, this.since === null ? "Compare" : `Since ${this.number(this.since)}`);
+    if (this._drawn !== total) this._curving.request();
     const words = describe(this._events[place - 1]);
-    this._slider.setAttribute("aria-valuetext", `${place} of ${total}: ${words}`);
-    setText(this._caption, `${count(place)} / ${count(total)}${words ? ` · ${words}` : ""}`);
+    this._slider.setAttribute("aria-valuetext", `${this.number(place)} of ${this.number(total)}: ${words}`);
+    setText(this._caption, `${this.number(place)} / ${this.number(total)}${words ? ` · ${words}` : ""}`);
   }
 }
 
@@ -179,5 +197,5 @@ export function curves(events: readonly CacheEvent[], first: number): { rates: n
 function describe(event: CacheEvent | undefined): string {
   if (!event) return "";
   const tokens = event.num_tokens === 0 ? "" : ` ${plural(event.num_tokens, "token")}`;
-  return `${WHAT[event.kind]}${tokens}${event.owner ? ` · ${event.owner}` : ""}`;
+  return `${WHAT[event.kind]}${tokens}${event.owner ? ` · ${event.kind === "evict" ? "made by " : ""}${event.owner}` : ""}`;
 }

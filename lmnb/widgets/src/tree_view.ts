@@ -1,17 +1,18 @@
 // The view of a cache: gauge and legend, icicle, details, timeline and list, kept in step with a connection.
 
-import { type Connection, GONE, type Reducer } from "./connection";
+import { type Connection, GONE, type Reducer, SILENT } from "./connection";
 import { frameScheduler, h, OWN_KEYS, setText } from "./dom";
 import { count, plural } from "./format";
 import type { Act, CacheEvent, Pool } from "./protocol";
 import { type Scene, TINTS, TreeCanvas } from "./tree_canvas";
 import { neighbour } from "./tree_layout";
 import { CacheModel, type CacheState, type Marks, PIN_SIGN, pinHeld, type Tree } from "./tree_model";
-import { DetailsView, ListView } from "./tree_panel";
+import { DetailsView, isHeld, ListView } from "./tree_panel";
 import { Timeline } from "./tree_timeline";
 
 const AGE_INTERVAL = 5000; // milliseconds between looks at the clock
 const FOLLOWED = 12; // events at once that an eye may follow
+const SETTLED = 1500; // milliseconds in which what was done shows; what changes later makes its notice untrue
 
 export class CacheStore implements Reducer<CacheState, CacheEvent> {
   model = new CacheModel();
@@ -123,8 +124,8 @@ class CacheViewElement {
   );
   private readonly _flush = h("button", { type: "button", title: "Forget all that is not pinned" }, "Flush");
   private _held = new Set<number>();
-  private _base: number; // the number of the last event that the model has no longer
   private _noticed: number;
+  private _notice = { at: 0, where: "", what: "" };
   private readonly _timeline = new Timeline(() => this.update());
   private readonly _canvas: TreeCanvas;
 
@@ -133,7 +134,6 @@ class CacheViewElement {
     private readonly _post: ((act: Act, node?: number) => void) | null,
     private readonly _isLost: () => boolean,
   ) {
-    this._base = store.model.baseSeq;
     this._noticed = store.said.number;
     this._details = new DetailsView(_post ? (act) => this._actOn(act) : null);
     this._flush.addEventListener("click", () => this._post?.("flush"));
@@ -170,8 +170,7 @@ class CacheViewElement {
 
   update(): void {
     const { model, pool } = this.store;
-    this._timeline.show(model.events, model.baseSeq - this._base, numTokens(model.base), pool?.pool_tokens);
-    this._base = model.baseSeq;
+    this._timeline.show(model.events, model.baseSeq + 1, numTokens(model.base), pool?.pool_tokens);
     const place = this._timeline.place;
     this._tree = place === null ? model.head : model.at(place);
     const { since } = this._timeline;
@@ -179,6 +178,7 @@ class CacheViewElement {
     if (since !== null) this._marks = model.compare(Math.min(shown, since), Math.max(shown, since));
     else this._marks = place === null ? model.marks() : model.marks(place, Math.max(0, place - this._timeline.stride));
     if (place === null) this._tell(model.baseSeq + 1 + model.events.length);
+    else setText(this._badge, ""); // it speaks of now
     this._held = pinHeld(this._tree);
     this._found = null;
     if (this._query) {
@@ -186,13 +186,14 @@ class CacheViewElement {
     }
     const now = this._now();
     this._canvas.show({ tree: this._tree, marks: this._marks, tint: this._tint.value as Scene["tint"], found: this._found, held: this._held, now }, this._summary());
+    this._frame.style.minHeight = `${this._canvas.tallest + 20}px`; // nothing below moves while it gets smaller
     this._empty.hidden = this._canvas.boxes.length > 0;
     this._canvas.el.hidden = !this._empty.hidden;
-    if (this._selected !== null && !this._canvas.nodes.has(this._selected)) this._selected = null;
+    if (this._selected !== null && !this._canvas.node(this._selected)) this._selected = null;
     this._canvas.select(this._selected);
     this._showPool(place === null ? pool : undefined);
     this._showSelected();
-    if (this.store.said.number !== this._noticed) this._details.notice(this.store.said.text);
+    if (this.store.said.number !== this._noticed) this.notice(this.store.said.text);
     this._noticed = this.store.said.number;
   }
 
@@ -227,14 +228,39 @@ class CacheViewElement {
 
   notice(text: string): void {
     this._details.notice(text);
+    this._notice = { at: performance.now(), where: this._where(text), what: this._what() };
+  }
+
+  /** Take a notice back once it is untrue: its reader, or what it speaks of, is elsewhere. */
+  private _checkNotice(): void {
+    const text = this._details.noticed;
+    if (!text) return;
+    const what = this._what();
+    if (this._notice.where !== this._where(text)) this._details.notice("");
+    else if (this._notice.what === what) return;
+    else if (performance.now() - this._notice.at < SETTLED) this._notice.what = what; // that is what was done
+    else this._details.notice("");
+  }
+
+  private _where(text: string): string {
+    const heard = text === SILENT ? this.store.pool?.now : ""; // a kernel that says something is not silent
+    return `${this._selected} ${this._timeline.place === null} ${this._isLost()} ${heard}`;
+  }
+
+  private _what(): string {
+    const { model, pool } = this.store;
+    if (this._selected === null) return String(model.baseSeq + model.events.length);
+    const node = model.head.get(this._selected);
+    return `${node?.pinned} ${isHeld(this._selected, model.head, pool)}`;
   }
 
   recolour(): void {
-    this._canvas.redraw();
+    this._canvas.restyle();
   }
 
   close(): void {
-    this._timeline.pause();
+    this._timeline.close();
+    this._list.close();
     clearTimeout(this._badgeTimer);
     clearInterval(this._ageTimer);
     this._canvas.close();
@@ -253,8 +279,9 @@ class CacheViewElement {
     const now = this._now();
     const live = this._timeline.place === null && pool?.closed !== 1 && !this._isLost();
     this._flush.disabled = !live;
-    this._details.show(this._selected, { model, shown, tree: this._canvas.nodes, marks: this._marks, held: this._held, now, pool, live });
-    this._list.show(this._canvas.boxes, this._canvas.nodes, this._marks, this._selected);
+    this._checkNotice();
+    this._details.show(this._selected, { model, shown, tree: () => this._canvas.nodes, marks: this._marks, held: this._held, now, pool, live });
+    this._list.show(this._canvas.boxes, this._tree.size, () => this._canvas.nodes, this._marks, this._selected);
   }
 
   private _showPool(pool: Pool | undefined): void {
@@ -265,7 +292,9 @@ class CacheViewElement {
     const parts = [plural(this._tree.size, "node"), `${count(tokens)}${total ? ` of ${count(total)}` : ""} tokens cached`];
     if (pinned) parts.push(`${count(pinned)} pinned`);
     if (this._found) parts.unshift(`${count(this._found.size)} found`);
-    if (this._timeline.since !== null) parts.unshift(`since event ${count(this._timeline.since)}: ${this._changes()}`);
+    const { place, since } = this._timeline;
+    const word = place !== null && since !== null && place < since ? "until" : "since"; // what is to come is not there yet
+    if (since !== null) parts.unshift(`${word} event ${this._timeline.number(since)}: ${this._changes()}`);
     const closed = this.store.pool?.closed === 1;
     if (this._isLost()) parts.unshift(GONE);
     if (closed) parts.unshift("the model was unloaded; this was its cache");
@@ -299,7 +328,7 @@ class CacheViewElement {
     if (!act || !this._post) return false;
     if (this._isLost()) this.notice(GONE);
     else if (this._timeline.place === null) this._actOn(act);
-    else this._details.notice("This is the past: go back to Live first.");
+    else this.notice("This is the past: go back to Live first.");
     return true;
   }
 

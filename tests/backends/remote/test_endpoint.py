@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from context_support import fake_runtime
+from patience import until
 from server_support import fake_server
 
 import lmnb as sgl
@@ -163,9 +163,7 @@ def test_stop_ends_the_generation_on_the_server() -> None:
         state.stream.branch.run.cancel()
         text = first + "".join(pieces)
         assert state.text() == "Go on" + text
-        deadline = time.monotonic() + 5
-        while server.runtime.status().running and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: not server.runtime.status().running)
         assert server.runtime.status().running == 0
 
 

@@ -157,10 +157,10 @@ def test_a_server_that_never_answers_is_not_waited_for_without_end() -> None:
     def rule(asked: Asked) -> Answer:
         if asked.path == "/get_model_info":
             return Answer(INFO)
-        hold.wait(20)
+        hold.wait(60)
         return Answer(status=500)
 
-    with stub_server(rule) as stub, RuntimeEndpoint(stub.url, timeout=0.3, retries=2) as endpoint:
+    with stub_server(rule) as stub, RuntimeEndpoint(stub.url, timeout=1.5, retries=2) as endpoint:
         try:
             states = ask.run_batch([{}, {}], backend=endpoint)
             assert all("broke off" in str(state.error()) for state in states)

@@ -107,10 +107,12 @@ def test_text_before_a_value_is_told_in_the_schema() -> None:
 
 
 def test_an_answer_that_is_cut_or_wrong_is_an_error() -> None:
-    with saying('{"val', reason="length") as stub, pytest.raises(GenerationError, match="raise max_tokens"):
-        ask.run(dtype=int, backend=OpenAI("m", base_url=stub.url))["x"]
-    with saying("24 or so") as stub, pytest.raises(GenerationError, match=r"asked for a value \(int\) and answered"):
-        ask.run(dtype=int, backend=OpenAI("m", base_url=stub.url))["x"]
+    cases = [('{"val', "length", "raise max_tokens"), ("24 or so", "stop", r"asked for a value \(int\) and answered")]
+    for text, reason, told in cases:
+        with saying(text, reason=reason) as stub, OpenAI("m", base_url=stub.url) as backend:
+            state = ask.run(dtype=int, backend=backend)
+            with pytest.raises(GenerationError, match=told):
+                state["x"]
 
 
 def test_log_probabilities_of_json_are_not_passed_off_as_the_texts() -> None:
@@ -180,7 +182,7 @@ def test_a_chat_api_chooses_by_an_enum_and_says_that_nothing_was_scored() -> Non
         assert meta is not None
         assert (meta["scores"], meta["choices_method"]) == (None, "chosen_by_api")
         assert "normalized_prompt_logprobs" not in meta
-        state.run.wait(5)
+        state.run.wait(30)
         (event,) = [event for event in state.run.events if isinstance(event, ChoiceMade)]
         assert (event.text, event.scores, event.method) == ("Asia", [], "chosen_by_api")
         assert event.methods == [{"name": "chosen_by_api", "scores": [], "picked": 1}]
@@ -202,8 +204,10 @@ def test_the_user_is_told_once_for_each_backend_and_at_the_programs_line() -> No
 
 
 def test_a_choice_that_is_none_is_an_error() -> None:
-    with saying("Europe") as stub, pytest.raises(GenerationError, match=r"value \(choices\) and answered"):
-        pick.run(["Africa", "Asia"], backend=OpenAI("m", base_url=stub.url))["x"]
+    with saying("Europe") as stub, OpenAI("m", base_url=stub.url) as backend:
+        state = pick.run(["Africa", "Asia"], backend=backend)
+        with pytest.raises(GenerationError, match=r"value \(choices\) and answered"):
+            state["x"]
 
 
 def test_models_with_one_temperature_are_not_asked_for_another() -> None:

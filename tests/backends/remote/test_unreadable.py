@@ -308,6 +308,7 @@ def test_half_a_character_becomes_a_sign_of_it(monkeypatch: pytest.MonkeyPatch) 
         assert state.text() == f"Once{state['x']} and {state['y']}"
         streamed = complete.run(backend=backend, stream=True)
         assert "".join(streamed.text_iter("x")) == state["x"]
+        streamed.sync()
     meta = {"finish_reason": {"type": "stop"}, "completion_tokens": 1, "prompt_tokens": 1}
     with endpoint(lambda path: Answer(events=({"text": "a\ud800b", "meta_info": meta},))) as remote:
         state = complete.run(backend=remote)

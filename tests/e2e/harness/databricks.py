@@ -15,6 +15,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
+from harness.patience import PATIENCE
 from harness.server import KERNEL, isolated_environment
 
 _STARTUP = 'type(get_ipython()).__name__ = "DatabricksShell"\n'
@@ -50,7 +51,7 @@ def run_like_databricks(cells: list[str], folder: Path, **kernel_env: str) -> tu
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     specs = KernelSpecManager(kernel_dirs=[str(Path(environment["JUPYTER_DATA_DIR"]) / "kernels")])
     manager = AsyncKernelManager(kernel_name=KERNEL, kernel_spec_manager=specs)
-    client = DatabricksLike(notebook, km=manager, timeout=120, resources={"metadata": {"path": str(folder)}})
+    client = DatabricksLike(notebook, km=manager, timeout=2 * PATIENCE, resources={"metadata": {"path": str(folder)}})
     client.execute(env=environment)
     return notebook, client.dropped
 

@@ -14,13 +14,20 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import nbformat
+from nbformat.sign import NotebookNotary
+
+from harness.patience import PATIENCE
+
 KERNEL = "lmnb-e2e"
+_MEND = "from lmnb.widgets.shell_channel import mend_shell_channel\nmend_shell_channel()\ndel mend_shell_channel\n"
 
 
 def kernel_python() -> str:
@@ -28,8 +35,11 @@ def kernel_python() -> str:
     return os.environ.get("LMNB_TEST_KERNEL_PYTHON") or sys.executable
 
 
-def isolated_environment(folder: Path, **kernel_env: str) -> dict[str, str]:
-    """An environment whose Jupyter and IPython folders lie in `folder`, with the test kernel installed."""
+def isolated_environment(folder: Path, *, mended: bool = True, **kernel_env: str) -> dict[str, str]:
+    """An environment whose Jupyter and IPython folders lie in `folder`, with the test kernel installed.
+
+    `mended`: no kernel loses a request (see `lmnb.widgets.shell_channel`) before a test's first cell loads lmnb.
+    """
     places = {
         "JUPYTER_CONFIG_DIR": folder / "config",
         "JUPYTER_DATA_DIR": folder / "data",
@@ -49,6 +59,10 @@ def isolated_environment(folder: Path, **kernel_env: str) -> dict[str, str]:
     kernel = places["JUPYTER_DATA_DIR"] / "kernels" / KERNEL
     kernel.mkdir(parents=True, exist_ok=True)
     (kernel / "kernel.json").write_text(json.dumps(spec))
+    if mended:
+        startup = places["IPYTHONDIR"] / "profile_default" / "startup"
+        startup.mkdir(parents=True, exist_ok=True)
+        (startup / "10-shell-channel.py").write_text(_MEND)
     news = places["JUPYTERLAB_SETTINGS_DIR"] / "@jupyterlab" / "apputils-extension"
     news.mkdir(parents=True, exist_ok=True)
     off = {"fetchNews": "false", "checkForUpdates": False}
@@ -66,6 +80,8 @@ class JupyterServer:
         self.token = secrets.token_hex(16)
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self._ending = threading.Thread()
+        self._ending.start()  # there is always one to wait for
         self._log_path = folder / "server.log"
         self._log = self._log_path.open("wb")
         command = [
@@ -89,18 +105,36 @@ class JupyterServer:
     def get(self, path: str) -> Any:
         """The JSON answer of the server's own API."""
         request = urllib.request.Request(f"{self.url}{path}", headers={"Authorization": f"token {self.token}"})
-        with urllib.request.urlopen(request, timeout=5) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
             return json.load(reply)
 
     def delete(self, path: str) -> None:
         headers = {"Authorization": f"token {self.token}"}
         request = urllib.request.Request(f"{self.url}{path}", headers=headers, method="DELETE")
-        with urllib.request.urlopen(request, timeout=10):
+        with urllib.request.urlopen(request, timeout=PATIENCE):
             pass
 
+    def trust(self, path: Path) -> None:
+        """Sign a notebook, as the server does where its user has saved it."""
+        notary = NotebookNotary(data_dir=str(self.root.parent / "data"))
+        notary.sign(nbformat.read(path, as_version=4))
+        notary.store.close()
+
+    def kernels(self) -> str:
+        """What the server knows of its kernels."""
+        told = [f"{one['execution_state']} since {one['last_activity']}" for one in self.get("/api/kernels")]
+        return "; ".join(told) or "no kernel"
+
     def stop_kernels(self) -> None:
-        for session in self.get("/api/sessions"):
-            self.delete(f"/api/sessions/{session['id']}")
+        """End every kernel."""
+        self._ending.join()
+        self._delete(self._sessions())
+
+    def stop_kernels_soon(self) -> None:
+        """End every kernel there is now, beside what comes next: a kernel takes its time to go."""
+        self._ending.join()
+        self._ending = threading.Thread(target=self._delete, args=[self._sessions()], daemon=True)
+        self._ending.start()
 
     def stop(self) -> None:
         """End the server and its kernels: they are one process group."""
@@ -117,8 +151,15 @@ class JupyterServer:
     def log(self) -> str:
         return self._log_path.read_text(errors="replace")
 
+    def _sessions(self) -> list[str]:
+        return [session["id"] for session in self.get("/api/sessions")]
+
+    def _delete(self, sessions: list[str]) -> None:
+        for session in sessions:
+            self.delete(f"/api/sessions/{session}")
+
     def _wait_until_up(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 raise RuntimeError(f"the Jupyter server ended: {self.log()[-3000:]}")
@@ -127,7 +168,7 @@ class JupyterServer:
                 return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.1)
-        raise RuntimeError(f"the Jupyter server did not answer within 60 s: {self.log()[-3000:]}")
+        raise RuntimeError(f"the Jupyter server did not answer within {PATIENCE} s: {self.log()[-3000:]}")
 
 
 def find_chromium() -> str | None:

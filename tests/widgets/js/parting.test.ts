@@ -173,6 +173,80 @@ describe("branches that part from inside a generation", () => {
     expect(document.activeElement).toBe(gen);
   });
 
+  const variant = (id: number, label: string, more: object = {}) => ({ type: "branch", branch: id, parent: 0, index: 2, fork: 3, label, program: null, row: null, at: [0, 4], ...more }) as RunEvent;
+  const begun = (id: number) => ({ type: "gen", branch: id, var: "x", kind: "gen", constraint: null, line: null }) as RunEvent;
+
+  it("fold a long text that their origin has, too, up to where they part, and never show it unfolded", async () => {
+    const { host, el } = open(folded(events), 1);
+    const kept = Array.from({ length: 150 }, (): [number, number, number, "kept"] => [5, 1, 0, "kept"]);
+    const told = { type: "tokens", branch: 7, text: "kept ".repeat(150), num_tokens: 150, parts: kept } as RunEvent;
+    host.receive({ type: "events", seq: 2, events: [{ type: "resume", time: 1 }, variant(7, "0~3"), begun(7), told] });
+    await frames();
+    const gen = el.querySelector('[data-branch="7"] .lmnb-gen') as HTMLElement;
+    const shown = () => [...gen.querySelectorAll<HTMLElement>(".lmnb-tok")].filter((tok) => !tok.hidden).length;
+    expect([gen.querySelector("button.lmnb-cut")?.textContent, shown()]).toEqual(["… 550 characters as before …", 40]);
+    host.receive({ type: "events", seq: 3, events: [told, { type: "tokens", branch: 7, text: "now", num_tokens: 1, parts: [[3, 1, 0, "given"]] }] });
+    await frames();
+    expect([gen.querySelector("button.lmnb-cut")?.textContent, shown()]).toEqual(["… 1,300 characters as before …", 41]);
+    for (const key of ["Home", "Enter"]) gen.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    expect(asked(host).at(-1)).toEqual({ type: "ask", branch: 7, gen: 0, token: 260 }); // the first that can be seen
+    gen.querySelector<HTMLElement>("button.lmnb-cut")?.click();
+    expect([gen.querySelector("button.lmnb-cut"), shown()]).toEqual([null, 301]);
+    host.receive({ type: "events", seq: 4, events: [{ type: "tokens", branch: 7, text: "!", num_tokens: 1 }] });
+    await frames();
+    expect([gen.querySelector("button.lmnb-cut"), asked(host).length]).toEqual([null, 1]);
+  });
+
+  it("say what became of what, also where they failed before they said a word", async () => {
+    const { host, el } = open(folded(events), 1);
+    const says = (branch: number) => el.querySelector(`[data-branch="${branch}"] .lmnb-parted`)?.textContent;
+    expect([says(1), says(2), says(3)]).toEqual(["␣it → ␣was", "Oslo → Bergen", expect.stringContaining("␣it → ")]);
+    host.receive({
+      type: "events",
+      seq: 2,
+      events: [
+        { type: "resume", time: 1 },
+        variant(7, "0~3", { given: " under the moon" }),
+        variant(8, "0~4"),
+        variant(9, "0~5", { at: [0, 10], given: ".\n" }),
+        { type: "branch_end", branch: 7, status: "failed", error: "GrammarError: no" },
+      ],
+    });
+    await frames();
+    expect([says(7), says(8), says(9)]).toEqual(["␣it → ␣under␣the␣moon", "␣it → drawn anew", "end → .⏎"]);
+    expect(el.querySelector('[data-branch="7"]')?.textContent).toContain("GrammarError: no");
+  });
+
+  it("inside a lane leave the lane's text, and the lanes beside it, where they are", async () => {
+    const list = [
+      { type: "run", run: "r", program: "p", model: "m", time: 0, cell: null },
+      ...[1, 2].flatMap((id) => [{ type: "branch", branch: id, parent: 0, index: id - 1, fork: 0, label: `0.${id - 1}`, program: null, row: null }, begun(id), { type: "tokens", branch: id, text: "ab", num_tokens: 2, parts: [[1, 1], [1, 1]] }]),
+    ] as RunEvent[];
+    const { host, el } = open(folded(list), 1);
+    const lane = el.querySelector('[data-branch="1"]') as HTMLElement;
+    const before = lane.querySelector(".lmnb-segment")?.innerHTML.replaceAll(/<span.*?>|<\/span>/g, "");
+    const room = () => [...el.querySelectorAll<HTMLElement>(".lmnb-lanes")].map((lanes) => lanes.style.getPropertyValue("--lanes"));
+    host.receive({ type: "events", seq: 2, events: [variant(3, "0.0~1", { parent: 1, at: [0, 1], given: "x" }), { type: "role", branch: 1, role: "user", prefix: "" }, { type: "text", branch: 1, text: "more" }] });
+    await frames();
+    const branch = lane.querySelector(".lmnb-branch") as HTMLElement;
+    expect([...branch.children].map((child) => child.className.split(" ")[0])).toEqual(["lmnb-segment", "lmnb-fork"]);
+    expect(branch.querySelector(".lmnb-segment")?.textContent).toBe("xa↳1busermore");
+    expect(before).toContain("ab");
+    expect(room()).toEqual(["2", "1"]);
+  });
+
+  it("are not offered where the run is a saved one", () => {
+    const host = new FakeHost({ snapshot: snapshot("run", 1, folded(events)), saved: true });
+    const el = document.createElement("div");
+    document.body.append(el);
+    create().render({ model: host as never, el });
+    const token = el.querySelector<HTMLElement>(".lmnb-gen .lmnb-tok");
+    click(token);
+    expect([el.querySelector<HTMLElement>(".lmnb-part")?.hidden, asked(host)]).toEqual([true, []]);
+    expect(el.querySelector(".lmnb-tok-name")?.textContent).toBe("Oslo"); // and its story is told
+    expect(el.querySelector(".lmnb-parts")).toBeNull();
+  });
+
   it("that fail bring their reason into view, as long as their reader is there", async () => {
     const seen: (string | null)[] = [];
     Element.prototype.scrollIntoView = function (this: Element) {

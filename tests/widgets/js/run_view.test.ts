@@ -5,6 +5,7 @@ import type { RunEvent } from "../../../lmnb/widgets/src/protocol";
 import { emptyRun, RunModel } from "../../../lmnb/widgets/src/run_model";
 import images from "../fixtures/run_images.json";
 import judge from "../fixtures/run_judge.json";
+import stopped from "../fixtures/run_stopped.json";
 import { FakeHost, frames, snapshot } from "./fake_host";
 
 const events = judge.events as RunEvent[];
@@ -64,6 +65,46 @@ describe("the run view", () => {
     expect(streamed.host.sent).toEqual([{ type: "views", count: 1, seq: 0 }]);
   });
 
+  it("tells a token's probability before and after the mask", async () => {
+    const { el, host } = open(
+      folded([
+        { type: "run", run: "r", program: "p", model: "m", time: 0, cell: null },
+        { type: "gen", branch: 0, var: "x", kind: "gen", constraint: "regex", line: null },
+        { type: "tokens", branch: 0, text: "7", num_tokens: 1, parts: [[1, 1, 0.1, "masked", [["7", -2.3026, [], -0.1054]]]] },
+      ]),
+      3,
+    );
+    host.receive({ type: "events", seq: 4, events: [{ type: "gen_end", branch: 0, finish_reason: "stop", matched: null, reused: 0, computed: 1, generated: 1, first_token_seconds: 0.1, seconds: 0.1 }] });
+    await frames();
+    const colour = el.querySelector("select");
+    if (!colour) throw new Error("there is no menu of colours");
+    colour.value = "origin";
+    colour.dispatchEvent(new Event("change"));
+    await frames();
+    el.querySelector(".lmnb-body .lmnb-tok")?.dispatchEvent(new MouseEvent("pointermove", { bubbles: true }));
+    expect(el.querySelector(".lmnb-strip-token")?.textContent).toContain("10 % before the mask, 90 % after it");
+  });
+
+  it("says in words which constrained values are incomplete, until they are set anew", async () => {
+    const list = stopped.events as RunEvent[];
+    const streamed = open();
+    for (const [index, event] of list.entries()) streamed.host.receive({ type: "events", seq: index + 1, events: [event] });
+    await frames();
+    for (const { el } of [streamed, open(folded(list), list.length)]) {
+      expect(text(el, ".lmnb-note").filter((note) => note?.includes("limit"))).toEqual([" incomplete: token limit", " incomplete: token limit"]);
+      expect(text(el, ".lmnb-vars th")).toEqual(["code0.0incomplete", "year0.0int"]);
+    }
+    const titles = [...streamed.el.querySelectorAll<HTMLElement>("ins.lmnb-gen")].map((gen) => gen.title);
+    expect(titles.filter((title) => title.includes("constrained by regex (llguidance)"))).toHaveLength(2);
+    const byStop = list.map((event) => (event.type === "gen_end" && event.finish_reason === "length" ? { ...event, finish_reason: "stop", matched: ",", cut: true } : event));
+    const { el } = open(folded(byStop), byStop.length);
+    expect(text(el, ".lmnb-note").filter((note) => note?.includes("incomplete"))).toEqual([" incomplete: stop string", " incomplete: stop string"]);
+    expect(text(el, ".lmnb-vars th")).toEqual(["code0.0incomplete", "year0.0int"]);
+    const plain = open(folded(events), events.length);
+    expect(text(plain.el, ".lmnb-note")).toContain(" token limit");
+    expect(plain.el.textContent).not.toContain("incomplete");
+  });
+
   it("tells given, generated and chosen text apart by element and class", () => {
     const { el } = open(folded(events), 1);
     expect(text(el, "ins.lmnb-gen:not(.lmnb-chosen)")).toContain("Clear enough to be read twice.");
@@ -101,6 +142,54 @@ describe("the run view", () => {
     const mark = el.querySelector(".lmnb-mark");
     expect(mark?.previousSibling?.textContent).toBe(long.slice(0, 5000));
     expect(mark?.nextSibling?.textContent).toBe(long.slice(5000));
+  });
+
+  it("shows orders to turn a text's direction by name, wherever text stands", async () => {
+    const evil = "a\u202eb\u2066c";
+    const list: RunEvent[] = [
+      ...manyBranches(0),
+      { type: "text", branch: 0, text: `${evil} | ` },
+      { type: "text", branch: 0, text: `\n\n| x | y |\n|---|---|\n| ${evil} | 1 |\n` },
+      { type: "gen", branch: 0, var: evil, kind: "gen", constraint: null, line: 1 },
+      { type: "tokens", branch: 0, text: evil, num_tokens: 2, parts: [[2, 1], [3, 1]] },
+    ];
+    const { el, host } = open(folded(list), 1);
+    host.receive({ type: "events", seq: 2, events: [{ type: "tokens", branch: 0, text: "\u202e!", num_tokens: 1 }, { type: "var", branch: 0, name: "v", value: evil, kind: "str" }] });
+    await frames();
+    const gen = el.querySelector<HTMLElement>(".lmnb-gen") as HTMLElement;
+    expect(gen.textContent).toBe("a⟨U+202E⟩b⟨U+2066⟩c⟨U+202E⟩!");
+    gen.dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true }));
+    expect(text(gen, ".lmnb-tok")).toEqual(["a⟨U+202E⟩", "b⟨U+2066⟩c", "⟨U+202E⟩!"]);
+    expect(el.textContent?.match(/⟨U\+202E⟩b⟨U\+2066⟩/g)?.length).toBeGreaterThanOrEqual(4); // text, table, names, values
+    expect(el.textContent).not.toMatch(/[\u202a-\u202e\u2066-\u2069]/);
+  });
+
+  it("folds long generated text that was not seen to come, with its tokens counted, also token by token", async () => {
+    const words = Array.from({ length: 1000 }, (_, index) => `word${index % 10} `);
+    const whole = words.join("");
+    const begun: RunEvent[] = [...manyBranches(0), { type: "gen", branch: 0, var: "x", kind: "gen", constraint: null, line: 1 }];
+    const tokens: RunEvent = { type: "tokens", branch: 0, text: whole, num_tokens: 1000, parts: words.map((word) => [word.length, 1]) };
+    const ended: RunEvent = { type: "gen_end", branch: 0, finish_reason: "stop", matched: null, reused: 0, computed: 1, generated: 1000, first_token_seconds: null, seconds: 1 };
+    const { el } = open(folded([...begun, tokens, ended]), 1);
+    const gen = el.querySelector<HTMLElement>(".lmnb-gen") as HTMLElement;
+    const shown = () => [...gen.querySelectorAll<HTMLElement>(".lmnb-tok:not([hidden])")].map((token) => token.textContent).join("");
+    expect(gen.querySelector("button")?.textContent).toBe("… 734 more tokens · 4,404 characters …");
+    expect(gen.textContent).toBe(`${whole.slice(0, 1200)}… 734 more tokens · 4,404 characters …${whole.slice(5604)}`);
+    gen.dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true })); // tokens have to be elements now
+    expect(gen.querySelectorAll("button")).toHaveLength(1);
+    expect(shown()).toBe(whole.slice(0, 1200) + whole.slice(5604));
+    gen.querySelector("button")?.click();
+    expect(shown()).toBe(whole);
+    expect(gen.textContent).toBe(whole);
+
+    const streamed = open(folded(begun), 1);
+    for (const [index, event] of [tokens, ended].entries()) {
+      streamed.host.receive({ type: "events", seq: index + 2, events: [event] });
+      await frames();
+    }
+    expect(streamed.el.querySelector(".lmnb-gen")?.textContent).toBe(whole);
+    streamed.host.receive({ type: "snapshot", snapshot: snapshot("run", 3, folded([...begun, tokens, ended])) });
+    expect(streamed.el.querySelector(".lmnb-gen")?.textContent).toBe(whole); // drawn anew under its reader's eyes
   });
 
   it("asks for what the kernel kept back, and without a kernel does not", () => {
@@ -185,6 +274,35 @@ describe("the run view", () => {
       colour(el, "probability");
       expect(el.querySelector(".lmnb-strip-legend")?.textContent).toContain("--logprobs N");
     });
+  });
+
+  it("brings a table of choices into view when its reader opens it, and not when the view is drawn anew", async () => {
+    const seen: string[] = [];
+    Element.prototype.scrollIntoView = function (this: Element) {
+      seen.push(this.className);
+    };
+    try {
+      const { el, host } = open(folded(events), 1);
+      (el.querySelector(".lmnb-choices") as HTMLDetailsElement).open = true;
+      await new Promise((done) => setTimeout(done, 10)); // the toggle event comes later
+      expect(seen).toEqual(["lmnb-choices"]);
+      host.receive({ type: "snapshot", snapshot: snapshot("run", 2, folded(events)) });
+      await new Promise((done) => setTimeout(done, 10));
+      expect(el.querySelector<HTMLDetailsElement>(".lmnb-choices")?.open).toBe(true);
+      expect(seen).toEqual(["lmnb-choices"]);
+    } finally {
+      Reflect.deleteProperty(Element.prototype, "scrollIntoView");
+    }
+  });
+
+  it("says nothing of a prompt's tokens before they are counted", async () => {
+    const known = events.findIndex((event) => event.type === "gen_end");
+    const { el, host } = open(folded(events.slice(0, known)), 1);
+    const metric = (name: string) => el.querySelector(`[data-metric="${name}"] b`)?.textContent;
+    expect([metric("reused"), metric("computed")]).toEqual(["–", "–"]);
+    host.receive({ type: "events", seq: 2, events: events.slice(known, known + 1) });
+    await frames();
+    expect([metric("reused"), metric("computed")]).not.toContain("–");
   });
 
   it("keeps a table of choices open when the view is drawn anew", async () => {
@@ -284,6 +402,77 @@ describe("the run view", () => {
     name?.click();
     expect(name?.getAttribute("aria-expanded")).toBe("true");
     expect(text(el, ".lmnb-lane .lmnb-gen")).toEqual(["the Needle"]);
+  });
+
+  it("orders branches by a score that they have: likelihood, a select's, a number that they set", async () => {
+    const logprobs = [-1, -0.25, -3];
+    const { el, host } = open(folded(manyBranches(20)), 1);
+    const sort = el.querySelector<HTMLSelectElement>("select[aria-label='Order of branches']") as HTMLSelectElement;
+    const options = () => [...sort.options].map((option) => option.value);
+    expect(options()).toEqual(["in order", "longest", "shortest", "unfinished first"]);
+    const said = logprobs.flatMap((logprob, index): RunEvent[] => [
+      { type: "gen", branch: index + 1, var: "x", kind: "gen", constraint: null, line: 1 },
+      { type: "tokens", branch: index + 1, text: "ab", num_tokens: 2, parts: [[1, 1, 0, "free", [["a", logprob, []]]], [1, 1, 0, "free", [["b", logprob, []]]]] },
+      { type: "gen", branch: index + 1, var: "y", kind: "select", constraint: null, line: 1 },
+      { type: "choice", branch: index + 1, text: "no", choices: ["yes", "no"], scores: [-9, 2 * index], method: "m" },
+      { type: "var", branch: index + 1, name: "grade", value: String(5 - index), kind: "int" },
+      { type: "var", branch: index + 1, name: "why", value: "7 of 10" },
+    ]);
+    host.receive({ type: "events", seq: 2, events: said });
+    await frames();
+    expect(options().slice(4)).toEqual(["mean log-probability", "select score", "value of grade"]);
+    const by = (name: string) => {
+      sort.value = name;
+      sort.dispatchEvent(new Event("change"));
+      return text(el, ".lmnb-lane-name").slice(0, 4).map((one) => one?.replace("branch 0.", ""));
+    };
+    expect(by("mean log-probability")).toEqual(["1", "0", "2", "3"]); // those without a score keep their order, last
+    expect(text(el, ".lmnb-score").slice(0, 4)).toEqual(["−0.25 logprob", "−1.00 logprob", "−3.00 logprob", ""]);
+    expect(by("select score")).toEqual(["2", "1", "0", "3"]);
+    expect(by("value of grade")).toEqual(["0", "1", "2", "3"]);
+    expect(text(el, ".lmnb-score")[0]).toBe("grade 5");
+    expect(by("in order")).toEqual(["0", "1", "2", "3"]);
+    expect(text(el, ".lmnb-score")[0]).toBe("");
+  });
+
+  it("offers to order a few lanes by score once nothing streams", async () => {
+    const graded = (branch: number): RunEvent => ({ type: "var", branch, name: "grade", value: String(branch), kind: "int" });
+    const { el, host } = open(folded([...manyBranches(3), graded(1), graded(2)]), 1);
+    const tools = el.querySelector<HTMLElement>(".lmnb-fork-tools") as HTMLElement;
+    expect(tools.hidden).toBe(true);
+    host.receive({ type: "events", seq: 2, events: [{ type: "run_end", status: "done", seconds: 1, error: null }] });
+    await frames();
+    expect([tools.hidden, tools.querySelector<HTMLElement>("input")?.hidden]).toEqual([false, true]);
+    const sort = tools.querySelector("select") as HTMLSelectElement;
+    sort.value = "value of grade";
+    sort.dispatchEvent(new Event("change"));
+    expect(text(el, ".lmnb-lane-name")).toEqual(["branch 0.1", "branch 0.0", "branch 0.2"]);
+    host.receive({ type: "events", seq: 3, events: [{ type: "resume", time: 1 }] });
+    await frames();
+    expect(tools.hidden).toBe(false);
+  });
+
+  it("keeps the widths and the form of lanes while one of them streams", async () => {
+    const now = vi.spyOn(performance, "now").mockReturnValue(0);
+    const { el, host } = open(folded(manyBranches(2)), 1);
+    const lanes = el.querySelector<HTMLElement>(".lmnb-lanes") as HTMLElement;
+    const form = () => [lanes.style.getPropertyValue("--lanes"), lanes.classList.contains("lmnb-lines"), lanes.childElementCount];
+    expect(form()).toEqual(["2", false, 2]);
+    let seq = 1;
+    const tell = async (...list: RunEvent[]) => {
+      host.receive({ type: "events", seq: ++seq, events: list });
+      await frames();
+    };
+    const more = (from: number, to: number) => manyBranches(to).filter((event) => event.type === "branch" && event.branch > from);
+    await tell({ type: "text", branch: 1, text: "Once" }, ...more(2, 3)); // in the burst in which a fork opens
+    expect(form()).toEqual(["3", false, 3]);
+    now.mockReturnValue(1000);
+    await tell(...more(3, 14));
+    expect(form()).toEqual(["3", false, 12]);
+    expect(el.querySelector<HTMLElement>(".lmnb-more")?.textContent).toBe("Show 2 more of 2");
+    await tell({ type: "branch_end", branch: 1, status: "done", error: null }, ...more(14, 15)); // none that is shown streams
+    expect(form()).toEqual(["12", true, 15]);
+    now.mockRestore();
   });
 
   it("folds long given text and opens it on request", () => {

@@ -1,5 +1,6 @@
 // @vitest-environment jsdom
 import { beforeEach, describe, expect, it, vi } from "vitest";
+import { SILENT } from "../../../lmnb/widgets/src/connection";
 import create from "../../../lmnb/widgets/src/tree";
 import type { CacheEvent } from "../../../lmnb/widgets/src/protocol";
 import recorded from "../fixtures/tree.json";
@@ -184,6 +185,32 @@ describe("the cache view", () => {
     expect(find(".lmnb-model").textContent).toMatch(/since event 0: 0 reused, 0 new, 0 evicted/);
   });
 
+  it("says what is to come where the moment that it is compared with has not come yet", () => {
+    const { el, find } = open();
+    const compare = [...el.querySelectorAll("button")].find((button) => button.textContent === "Compare");
+    compare?.click();
+    expect(find(".lmnb-model").textContent).toContain("since event 19: 0 reused, 0 new");
+    const slider = find<HTMLInputElement>("input[type=range]");
+    slider.value = "2";
+    slider.dispatchEvent(new Event("input"));
+    expect(find(".lmnb-model").textContent).toMatch(/until event 19: \d+ reused, [1-9]\d* new/);
+    expect(find(".lmnb-model").textContent).not.toContain("since");
+  });
+
+  it("counts the same nodes in its head and its list, and keeps its height when they go", async () => {
+    const { host, find } = open();
+    const height = () => Number.parseFloat(find(".lmnb-tree-frame").style.minHeight);
+    const before = height();
+    expect(before).toBeGreaterThan(40);
+    const nodes = Number(find(".lmnb-model").textContent?.match(/(\d+) nodes/)?.[1]);
+    const gone = events.at(-1) as CacheEvent;
+    host.receive({ type: "events", seq: 2, events: [{ ...gone, kind: "reset", seq: gone.seq + 1, node: 0 } as CacheEvent] });
+    await frames();
+    expect(find(".lmnb-model").textContent).toContain("0 nodes");
+    expect(find(".lmnb-list summary").textContent).toBe(`As a list: 0 nodes, ${nodes} evicted`);
+    expect(height()).toBe(before);
+  });
+
   it("says why a node was evicted, who used one, and how large it is", () => {
     const at = events.findIndex((event) => event.kind === "evict");
     const { find, host } = open(events);
@@ -266,6 +293,54 @@ describe("the cache view", () => {
     expect(find(".lmnb-gauge").getAttribute("aria-label")).toMatch(/^KV pool: \d+ % cached \([1-9]\d* % pinned\)$/);
   });
 
+  it("takes a notice back once it is untrue, and not because of what was done", async () => {
+    const clock = vi.spyOn(performance, "now").mockReturnValue(0);
+    const { find, host } = open(events.slice(0, 4));
+    const frame = find(".lmnb-tree-frame");
+    const said = () => find(".lmnb-notice").textContent;
+    let seq = 1;
+    const tell = async (list: object[], more: object = {}) => {
+      host.receive({ type: "events", seq: ++seq, events: list as CacheEvent[], pool: { ...pool, ...more } });
+      await frames();
+    };
+    const notice = async (text: string) => {
+      host.receive({ type: "notice", text });
+      await frames();
+    };
+    press(frame, "Home");
+    press(frame, "p");
+    const { node } = host.sent.at(-1) as { node: number };
+    const act = (kind: string, number: number) => ({ seq: number, time: 6000, kind, node, num_tokens: 1, owner: "" });
+    await notice("Pinned: it stays, with all above it.");
+    clock.mockReturnValue(100);
+    await tell([act("pin", 4)]);
+    expect(said()).toContain("it stays"); // that is what was done
+    clock.mockReturnValue(5000);
+    await tell([{ ...act("hit", 5) }]);
+    expect(said()).toContain("it stays");
+    await tell([act("unpin", 6)]); // by somebody else
+    expect(said()).toBe("");
+
+    await tell([], { held: [[node, 1, "cell 7"]] });
+    await notice("Not done: a running request uses node 1 (cell 7).");
+    clock.mockReturnValue(9000);
+    await tell([], { held: [[node, 2, "cell 7", "cell 8"]] });
+    expect(said()).toContain("uses node 1");
+    await tell([], { held: [] });
+    expect(said()).toBe("");
+
+    find("button[aria-label='Step back']").click();
+    press(frame, "p");
+    expect(said()).toContain("go back to Live");
+    find(".lmnb-live").click();
+    expect(said()).toBe("");
+
+    await notice(SILENT);
+    await tell([], { now: 7 });
+    expect(said()).toBe(""); // it has answered
+    clock.mockRestore();
+  });
+
   it("tells of a node above a pinned one that the pin holds it", () => {
     const { find, el } = open();
     const list = find<HTMLDetailsElement>(".lmnb-list");
@@ -330,6 +405,7 @@ describe("the cache view", () => {
     await frames();
     expect(Number(slider.max)).toBeLessThan(6200);
     expect(find("canvas").getAttribute("aria-label")).toBe(before);
+    expect(find(".lmnb-caption").textContent).toMatch(/^6,000 \/ 6,400 · /); // the numbers of events stay theirs
     find(".lmnb-live").click();
     host.receive({ type: "events", seq: 3, events: [0, 1].map((i) => ({ ...(more[0] as CacheEvent), seq: 6400 + i, node: 6401 + i })), pool });
     await frames();

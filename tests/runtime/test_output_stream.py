@@ -6,8 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lmnb.runtime.output_stream import OutputStream, end_token_ids
 from lmnb.runtime.request import Constraint, SamplingParams
-from lmnb.runtime.stopping import OutputStream, StopStrings, end_token_ids
+from lmnb.runtime.stop_strings import StopStrings
 from lmnb.runtime.testing import ByteTokenizer
 
 EOS, OTHER_EOS = 258, 256
