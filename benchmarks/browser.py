@@ -36,7 +36,7 @@ def measure_cells(
             for number in range(rounds):
                 page = NotebookPage(browser, server, "lab", Path(folder))
                 page.open(list(cells))
-                page.run(0, timeout=120)
+                page.run(0)
                 for name, cell in cases.items():
                     figures = take(page, cell)
                     print(f"  round {number}: {name} {figures}", file=sys.stderr)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lmnb.backends.base import Owner
+from lmnb.runtime.cache_feed import CacheFeed
 from lmnb.runtime.events import CacheEvent, CacheSnapshot, EngineStatus
 from lmnb.runtime.radix_cache import RadixCache
 
@@ -23,17 +24,16 @@ class BusyTree:
         self._random = random.Random(seed)
         self._tree = RadixCache()
         self._lock = threading.Lock()
-        self._callbacks: list[Callable[[Sequence[CacheEvent]], None]] = []
+        self._feed = CacheFeed(self._tree)
         self._num_nodes = num_nodes
-        self._told = 0
         while self._tree.num_nodes < num_nodes:
             self._ask()
-        self._told = self._tree.events[-1].seq + 1
+        self._feed.announce()
         self.seconds_late = 0.0
 
     @property
     def num_events(self) -> int:
-        return self._tree.events[-1].seq + 1
+        return self._tree.events.next_seq
 
     @property
     def num_nodes(self) -> int:
@@ -43,20 +43,25 @@ class BusyTree:
         """Make events for so long, in a thread's own time; returns when they are over."""
         began, first = time.perf_counter(), self.num_events
         while (now := time.perf_counter() - began) < seconds:
-            while self.num_events - first < now * rate:
-                with self._lock:
-                    self._ask()
-                    while self._tree.num_nodes > self._num_nodes:
-                        self._tree.evict(1)
-            self._announce()
+            with self._lock:
+                self.happen(int(now * rate) - (self.num_events - first))
+                self._feed.announce()
             time.sleep(_TICK)
         self.seconds_late = time.perf_counter() - began - seconds
+
+    def happen(self, num_events: int) -> None:
+        """Let at least so many events happen, and tell nobody."""
+        last = self.num_events + num_events
+        while self.num_events < last:
+            self._ask()
+            while self._tree.num_nodes > self._num_nodes:
+                self._tree.evict(1)
 
     # what a view asks
 
     def subscribe(self, callback: Callable[[Sequence[CacheEvent]], None]) -> Callable[[], None]:
-        self._callbacks.append(callback)
-        return lambda: self._callbacks.remove(callback)
+        self._feed.listeners.append(callback)
+        return lambda: self._feed.forget(callback)
 
     def snapshot(self) -> CacheSnapshot:
         with self._lock:
@@ -64,7 +69,7 @@ class BusyTree:
 
     def cache_events(self, since_seq: int) -> list[CacheEvent]:
         with self._lock:
-            return [event for event in self._tree.events if event.seq > since_seq]
+            return self._feed.since(since_seq + 1)
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(f" word{i}" for i in ids)
@@ -90,12 +95,3 @@ class BusyTree:
         self._tree.record_hit(match.node, len(match.slots), owner)
         self._tree.insert(ids, np.zeros(len(ids), np.int64), owner=owner)
         self._tree.release(match.node)
-
-    def _announce(self) -> None:
-        with self._lock:
-            count = self.num_events - self._told
-            fresh = [self._tree.events[len(self._tree.events) - count + i] for i in range(count)]
-            self._told += count
-        if fresh:
-            for callback in list(self._callbacks):
-                callback(fresh)

@@ -1,8 +1,9 @@
 """SmolLM2-135M on this CPU: lmnb's engine beside transformers' `generate`, and beside llama.cpp if there is one.
 
-lmnb's default computes with the file's 4-bit integers, as llama.cpp does; transformers beside it in bfloat16. In
-bfloat16 and float32 both have the same weights. Threads are the same, and each peer has them to itself: transformers
-runs in a thread that ends with its round, since a second team of OpenMP threads would slow down the engine's.
+lmnb's default computes with the file's 4-bit integers, as llama.cpp does; transformers beside it in bfloat16 where the
+CPU multiplies that, else in float32. In bfloat16 and float32 both have the same weights. Threads are the same, and each
+peer has them to itself: transformers runs in a thread that ends with its round, since a second team of OpenMP threads
+would slow down the engine's.
 
 Definitions. prefill: 512 prompt tokens, nothing cached, one new token. decode: 64 new tokens after 64 of prompt,
 first token not counted, one request or 8 at once. branches: 16 requests with 512 tokens in common and 16 of
@@ -26,12 +27,15 @@ from typing import Any
 
 import torch
 
+from benchmarks import cpu_kernels
 from benchmarks.harness import interleaved, medians, ratio
 from lmnb.runtime.apart import apart
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.embedded import embedded_gguf
 from lmnb.runtime.engine import Engine
-from lmnb.runtime.loading import load_model, resolve_source
+from lmnb.runtime.load_options import resolve_dtype
+from lmnb.runtime.loading import load_model
+from lmnb.runtime.model_source import resolve_source
 from lmnb.runtime.request import Completion, Request, SamplingParams
 
 _PREFILL, _PROMPT, _NEW = 512, 64, 64
@@ -84,9 +88,7 @@ class Transformers:
         from transformers import AutoModelForCausalLM
 
         folder, _ = resolve_source(None)
-        self.model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.bfloat16 if dtype == _DEFAULT else getattr(torch, dtype)
-        )
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=resolve_dtype(dtype, torch.device("cpu")))
 
     def timed(self, batch: list[tuple[int, ...]], new_tokens: int, *, cold: bool = True) -> float:
         ids = torch.tensor(batch)
@@ -120,6 +122,14 @@ class LlamaCpp:
             "prefill_tokens_per_second": _PREFILL / prefill["first"],
             "first_token_seconds_cold": prefill["first"],
             "decode_tokens_per_second_batch_1": (_NEW - 1) / (decode["last"] - decode["first"]),
+        }
+
+    def decode(self, context: int, new_tokens: int) -> dict[str, float]:
+        """One round behind a prompt of `context` tokens."""
+        times = self._ask(prompts(1, context, seed=context)[0], new_tokens)
+        return {
+            "decode_tokens_per_second": (new_tokens - 1) / (times["last"] - times["first"]),
+            "prefill_tokens_per_second": context / times["first"],
         }
 
     def close(self) -> None:
@@ -158,7 +168,9 @@ def figures(peer: Lmnb | Transformers) -> dict[str, float]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All figures, by dtype, with ratios to the peer."""
+    """All figures, by dtype, with ratios to the peer; or those of the kernels alone."""
+    if options.kernels:
+        return cpu_kernels.measure(options)
     dtypes = [options.dtype] if options.dtype else [_DEFAULT, "bfloat16", "float32"]
     report: dict[str, Any] = {
         dtype: compare(dtype, options.rounds, options.llama_python if dtype == _DEFAULT else None) for dtype in dtypes

@@ -11,7 +11,6 @@ and filled (warm). hit rate: prompt tokens that were not computed, beside the mo
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import random
 import statistics
@@ -25,6 +24,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.gpu_timeline import timeline
+from lmnb.kernels.eight_bit import EightBitWeights
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.decoder_config import parse_config
 from lmnb.runtime.dummy_weights import DummyCheckpoint
@@ -62,33 +63,33 @@ class Workload(NamedTuple):
     least_computed: int
 
 
-def _ids(rng: random.Random, count: int) -> tuple[int, ...]:
+def random_ids(rng: random.Random, count: int) -> tuple[int, ...]:
     return tuple(rng.randrange(1000, 120_000) for _ in range(count))
 
 
 def single(rng: random.Random) -> Workload:
-    return Workload([_ids(rng, 512)], 256, 512)
+    return Workload([random_ids(rng, 512)], 256, 512)
 
 
 def batch(rng: random.Random) -> Workload:
-    return Workload([_ids(rng, 1024) for _ in range(256)], 256, 256 * 1024)
+    return Workload([random_ids(rng, 1024) for _ in range(256)], 256, 256 * 1024)
 
 
 def few_shot(rng: random.Random) -> Workload:
-    stem = _ids(rng, 2048)
-    return Workload([stem + _ids(rng, 64) for _ in range(512)], 32, 2048 + 512 * 64)
+    stem = random_ids(rng, 2048)
+    return Workload([stem + random_ids(rng, 64) for _ in range(512)], 32, 2048 + 512 * 64)
 
 
 def self_consistency(rng: random.Random) -> Workload:
-    stem = _ids(rng, 512)
-    questions = [stem + _ids(rng, 512) for _ in range(16)]
-    prompts = [question + _ids(rng, 4) for question in questions for _ in range(32)]
+    stem = random_ids(rng, 512)
+    questions = [stem + random_ids(rng, 512) for _ in range(16)]
+    prompts = [question + random_ids(rng, 4) for question in questions for _ in range(32)]
     return Workload(prompts, 64, 512 + 16 * 512 + 512 * 4)
 
 
 def long_fork(rng: random.Random) -> Workload:
-    stem = _ids(rng, 16384)
-    return Workload([stem + _ids(rng, 32) for _ in range(64)], 128, 16384 + 64 * 32)
+    stem = random_ids(rng, 16384)
+    return Workload([stem + random_ids(rng, 32) for _ in range(64)], 128, 16384 + 64 * 32)
 
 
 WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
@@ -126,11 +127,12 @@ class WordTokenizer:
         return b" w%d" % token_id
 
 
-def make_model(layers: int = 32) -> LlamaModel:
+def make_model(layers: int = 32, quantization: str = "none") -> LlamaModel:
     device = torch.device("cuda")
     config = parse_config({**LLAMA_8B, "num_hidden_layers": layers}, "llama-8b")
     weights = DummyCheckpoint(torch.bfloat16, device)
-    return LlamaModel("llama-8b", config, weights, torch.bfloat16, device)
+    eight_bit = None if quantization == "none" else EightBitWeights(quantization, torch.bfloat16, device)
+    return LlamaModel("llama-8b", config, weights, torch.bfloat16, device, eight_bit=eight_bit)
 
 
 def make_engine(model: LlamaModel, **config: Any) -> Engine:
@@ -172,47 +174,11 @@ def figures(engine: Engine, name: str, rounds: int, *, profile: bool = True, tra
         ),
     }
     if trace:
-        result["timeline"] = timeline(engine, workload)
+        result["timeline"] = timeline(engine, lambda: run(engine, workload))
     if profile:
         result["decode_step_ms"] = decode_split(engine, workload)
     print(f"  {name}: {result}", file=sys.stderr, flush=True)
     return result
-
-
-def timeline(engine: Engine, workload: Workload) -> dict[str, Any]:
-    """Seconds the device computed in one run and waited for its next step, and the longest waits by step."""
-    executor: Any = engine._loop._executor
-    run_step, choose = executor.run, executor.choose
-    moments: list[tuple[torch.cuda.Event, torch.cuda.Event, int]] = []
-
-    def timed_run(rows: Any) -> Any:
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        moments.append((begin, end, sum(row.end - row.start for row in rows)))
-        return run_step(rows)
-
-    def timed_choose(built: Any, logits: Any) -> Any:
-        tokens = choose(built, logits)
-        moments[-1][1].record()
-        return tokens
-
-    executor.run, executor.choose = timed_run, timed_choose
-    try:
-        took = run(engine, workload)
-    finally:
-        executor.run, executor.choose = run_step, choose
-    torch.cuda.synchronize()
-    busy = [begin.elapsed_time(end) / 1e3 for begin, end, _ in moments]
-    gaps = [a[1].elapsed_time(b[0]) / 1e3 for a, b in itertools.pairwise(moments)]
-    worst = sorted(range(len(gaps)), key=lambda i: -gaps[i])[:6]
-    return {
-        "seconds": round(took, 4),
-        "computing": round(sum(busy), 4),
-        "waiting_between_steps": round(sum(gaps), 4),
-        "before_and_after": round(took - sum(busy) - sum(gaps), 4),
-        "longest_waits": {f"after step {i}": round(gaps[i], 4) for i in worst},
-        "first_steps": [(tokens, round(each, 4)) for (_, _, tokens), each in zip(moments[:8], busy, strict=False)],
-    }
 
 
 def decode_split(engine: Engine, workload: Workload) -> dict[str, float]:
@@ -224,9 +190,9 @@ def decode_split(engine: Engine, workload: Workload) -> dict[str, float]:
     found: dict[str, float] = {}
     seen = 0
 
-    def probe(rows: Any, items: Any) -> Any:
+    def probe(rows: Any, *more: Any) -> Any:
         nonlocal seen
-        result = original(rows, items)
+        result = original(rows, *more)
         seen += executor._fit(len(rows)) == size
         if seen == 8 and not found:
             key = next(key for key in reversed(executor._graphs) if key[0] == size)
@@ -267,7 +233,21 @@ def kind_of(kernel: str) -> str:
     """products, attention or rest, by a kernel's name."""
     if any(part in kernel for part in ("_attend_items", "_combine_parts", "_extend_tiles")):
         return "attention"
-    if any(part in kernel.lower() for part in ("gemm", "matvec", "nvjet", "cutlass", "splitk", "gemv", "xmma")):
+    if any(
+        part in kernel.lower()
+        for part in (
+            "gemm",
+            "matvec",
+            "_matmul",
+            "_sum_splits",
+            "_unpack",
+            "nvjet",
+            "cutlass",
+            "splitk",
+            "gemv",
+            "xmma",
+        )
+    ):
         return "products"
     return "rest"
 
@@ -284,8 +264,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     names = [name for name in WORKLOADS if name in only]
     if not names and "ablations" not in only:
         return report
-    model = make_model()
-    engine = make_engine(model)
+    model = make_model(quantization=options.quantization)
+    report["weight_bytes"] = model.weight_bytes
+    engine = make_engine(model, kv_cache_dtype=options.kv_cache_dtype)
     report["pool_tokens"] = engine.limits.pool_tokens
     report["workloads"] = {name: figures(engine, name, options.rounds, trace=options.trace) for name in names}
     if "few_shot" in names:

@@ -14,7 +14,7 @@ import numpy as np
 
 def main(path: str, threads: int) -> None:
     llm = llama_cpp.Llama(
-        path, n_ctx=2048, n_batch=512, n_ubatch=512, n_threads=threads, n_threads_batch=threads, verbose=False
+        path, n_ctx=8192, n_batch=512, n_ubatch=512, n_threads=threads, n_threads_batch=threads, verbose=False
     )
     vocabulary = llm.n_vocab()
 

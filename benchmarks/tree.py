@@ -1,5 +1,5 @@
-"""The cache tree under load: frames per second in JupyterLab in Chromium while a thousand events a second come, what is
-lost on the way (nothing may be), and what a view that looks on costs the engine.
+"""The cache tree while a thousand events a second come: what its scripts take in a page, frames a second in JupyterLab
+in Chromium, what is lost on the way (nothing may be), and what a view that looks on costs the engine.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.browser import measure_cells
 from benchmarks.harness import interleaved
+from benchmarks.tree_page import measure_page, thread_seconds
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SIZES = (500, 1000, 5000)
@@ -56,6 +57,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     frames = _frames(options.rounds)
     watched = interleaved(options.rounds, alone=lambda: _serve(False), watched=lambda: _serve(True))
     return {
+        "page": measure_page(_SIZES, options.rounds, _SECONDS),
         "frames": frames,
         "engine": {
             **watched,
@@ -75,7 +77,7 @@ def _frames(rounds: int) -> dict[str, dict[str, float]]:
 
 def _one(page: Any, show: int) -> dict[str, float]:
     """One size: show the tree, let it run, count the frames, and compare what the page shows in the end."""
-    page.run(show, timeout=120)
+    page.run(show)
     view = page.cell(show)
     view.locator("canvas").wait_for(timeout=20_000)
     view.scroll_into_view_if_needed()
@@ -83,9 +85,9 @@ def _one(page: Any, show: int) -> dict[str, float]:
     page.run(show + 1)
     devtools = page.page.context.new_cdp_session(page.page)
     devtools.send("Performance.enable")
-    before = _thread_seconds(devtools)
+    before = thread_seconds(devtools)
     times: list[float] = page.page.evaluate(_FRAMES, _SECONDS - 1)
-    busy = _thread_seconds(devtools) - before
+    busy = thread_seconds(devtools) - before
     page.page.wait_for_timeout(2500)
     page.run(show + 2)
     told = json.loads(page.stream(show + 2))
@@ -104,12 +106,6 @@ def _one(page: Any, show: int) -> dict[str, float]:
         "messages_dropped": told["resyncs"],  # each gap that the page notices makes it ask for a snapshot
         "nodes_that_differ": abs(shown - told["nodes"]),
     }
-
-
-def _thread_seconds(devtools: Any) -> float:
-    """Processor time that the page's main thread has had."""
-    metrics = devtools.send("Performance.getMetrics")["metrics"]
-    return float(next(each["value"] for each in metrics if each["name"] == "ThreadTime"))
 
 
 def _serve(watched: bool) -> dict[str, float]:

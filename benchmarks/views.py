@@ -26,7 +26,8 @@ _SETUP = """
 %load_ext lmnb
 import json, time
 import lmnb
-from lmnb.backends.testing import ScriptedBackend, ScriptedContext
+from lmnb.backends.testing import ScriptedBackend
+from lmnb.backends.scripted_context import ScriptedContext
 from lmnb.widgets.host import ViewWidget
 
 said, wire = {}, []
@@ -70,7 +71,7 @@ _WATCH = """
     const now = performance.timeOrigin + performance.now();
     for (const word of fresh) window.seen[word] ??= now; // drawn in the frame before this one
     fresh = [];
-    for (const el of document.querySelectorAll('.lmnb-gen, .lmnb-preview:not([hidden])')) {
+    for (const el of document.querySelectorAll('.lmnb:not(.lmnb-static) :is(.lmnb-gen, .lmnb-preview:not([hidden]))')) {
       const text = el.textContent;
       if (known.get(el) === text) continue;
       known.set(el, text);
@@ -105,7 +106,7 @@ def _one(page: Any, first: int) -> dict[str, float]:
     """One case: watch the page while the cell runs, and compare when each word was said and when it was seen."""
     page.run(first)
     page.page.evaluate(_WATCH)
-    page.run(first + 1, timeout=120)
+    page.run(first + 1)
     page.page.wait_for_timeout(500)
     seen: dict[str, float] = page.page.evaluate("() => { cancelAnimationFrame(window.watching); return window.seen; }")
     page.run(first + 2)
