@@ -65,15 +65,16 @@ def forbid_masked_reference(scores: Tensor, bitmasks: Sequence[Bitmask | None]) 
     # On a CPU one row, which fits in its cache, is several times quicker than all.
     blocks = [[row] for row in masks] if scores.device.type == "cpu" else [[*masks]] * bool(masks)
     for block in blocks:
-        allowed = unpack_bitmask(np.stack([masks[row] for row in block]), scores.shape[1], scores.device)
+        words = torch.from_numpy(np.stack([masks[row] for row in block])).to(scores.device)
+        allowed = unpack_bitmask(words, scores.shape[1])
         scores[block] = scores[block].masked_fill_(~allowed, -torch.inf)
 
 
-def unpack_bitmask(bitmask: Bitmask, num_tokens: int, device: torch.device) -> Tensor:
-    """Bool [R, num_tokens], true where the bit of the token is set, from words [R, W]."""
-    octets = torch.from_numpy(np.ascontiguousarray(bitmask).view(np.uint8)).to(device)
-    weights = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=device)
-    allowed = (octets.unsqueeze(-1) & weights).ne(0).view(len(bitmask), -1)[:, :num_tokens]
+def unpack_bitmask(words: Tensor, num_tokens: int) -> Tensor:
+    """Bool [R, num_tokens], true where the bit of the token is set, from int32 words [R, W]."""
+    octets = words.contiguous().view(torch.uint8)
+    weights = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=words.device)
+    allowed = (octets.unsqueeze(-1) & weights).ne(0).view(len(words), -1)[:, :num_tokens]
     missing = num_tokens - allowed.shape[1]
     return torch.nn.functional.pad(allowed, (0, missing)) if missing else allowed
 

@@ -16,8 +16,9 @@ from torch import Tensor
 from lmnb.kernels import choice_plan as plan
 from lmnb.kernels.choice_plan import PENALTY_FIELDS, ChoicePlan, choice_fields
 from lmnb.kernels.choose_triton import ChoiceSpace, choose
+from lmnb.kernels.log_sums import log_sums
 from lmnb.runtime.device_batch import Field, Ints, Staging, views
-from lmnb.runtime.logprobs import allowed_logsumexp, pack_scores
+from lmnb.runtime.logprobs import pack_scores
 from lmnb.runtime.pending_tokens import PendingTokens, rows_asking
 from lmnb.runtime.request import SamplingParams
 from lmnb.runtime.sampler_row import SamplerRow
@@ -103,14 +104,12 @@ class DeviceSampler:
         if not len(given["asking"]):
             return PendingTokens(packed, rows)
         numbers, sources = given["asking"].long().unbind(1)
-        raw = logits[sources]
-        allowed = torch.full((len(raw),), torch.nan, device=raw.device)
+        allowed = torch.full((len(sources), 2), torch.nan, device=logits.device)
         if len(given["masked"]):
             where, masks = given["masked"].long().unbind(1)
-            unpacked = _unpacked(given["masks"][masks], self._num_tokens)
-            allowed[where] = allowed_logsumexp(raw[where, : self._num_tokens], unpacked)
+            allowed[where] = log_sums(logits, sources[where], given["masks"], masks, self._num_tokens)
         num_top = max(row.num_logprobs for row in rows)
-        return PendingTokens(packed, rows, pack_scores(raw, packed[0][numbers].long(), num_top, allowed))
+        return PendingTokens(packed, rows, pack_scores(logits, sources, packed[0][numbers].long(), num_top, allowed))
 
 
 class _Group:
@@ -206,9 +205,3 @@ def _asking(asking: list[int], sources: Sequence[int], fields: Ints | None) -> t
         np.array(pairs, dtype=np.int32).reshape(-1, 2),
         np.array([each for each in masked if each[1] >= 0], dtype=np.int32).reshape(-1, 2),
     )
-
-
-def _unpacked(words: Tensor, num_tokens: int) -> Tensor:
-    """Bool [N, num_tokens] of masks' words, int32 [N, W]."""
-    bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=words.device)) & 1
-    return bits.ne(0).flatten(1)[:, :num_tokens]

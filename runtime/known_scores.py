@@ -11,7 +11,7 @@ from lmnb.runtime.batch_builder import BuiltBatch, PromptSpan
 from lmnb.runtime.logprobs import pack_scores, unpack_scores
 from lmnb.runtime.request import TokenLogprob
 
-_BLOCK = 1024  # rows of logits looked at together: their log-probabilities are float32, and as wide as the vocabulary
+_BLOCK = 1024  # rows of logits looked at together: torch makes float32 copies of them, as wide as the vocabulary
 
 
 class PendingScores:
@@ -30,7 +30,7 @@ class PendingScores:
         num_top = max(span.num_top for span in self._spans)
         for start in range(0, len(rows), _BLOCK):
             block, wanted = index[:, start : start + _BLOCK]
-            self._host.append(_to_host(pack_scores(logits.index_select(0, block), wanted, num_top)))
+            self._host.append(_to_host(pack_scores(logits, block, wanted, num_top)))
         if logits.is_cuda:
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()

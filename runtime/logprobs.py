@@ -11,26 +11,29 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lmnb.kernels.log_sums import log_sums
 from lmnb.runtime.request import TokenLogprob
 
 
-def pack_scores(logits: Tensor, chosen: Tensor, num_top: int, allowed: Tensor | None = None) -> Tensor:
-    """Of each `chosen[i]` (int64 [N]) under `logits[i]` (float [N, V]): its log-probability; the same among the tokens
-    that a mask leaves, where `allowed` [N] has the logarithm of the sum of their exponentials and not NaN; and the ids
-    and log-probabilities of the likeliest. int32 [N, 2 + 2 * min(num_top, V)]; nothing is waited for."""
-    logprobs = logits.log_softmax(dim=-1, dtype=torch.float32)
-    own = logprobs.gather(1, chosen[:, None])
-    if allowed is None:
-        masked = torch.full_like(own, math.nan)
-    else:
-        masked = (logits.gather(1, chosen[:, None]).float() - allowed[:, None]).clamp_(max=0)
-    values, ids = logprobs.topk(min(num_top, logits.shape[1]), dim=-1)
-    return torch.cat((own.view(torch.int32), masked.view(torch.int32), ids.int(), values.view(torch.int32)), dim=1)
+def pack_scores(logits: Tensor, sources: Tensor, chosen: Tensor, num_top: int, allowed: Tensor | None = None) -> Tensor:
+    """Of each `chosen[i]` (int64 [N]) under row `sources[i]` (int64 [N]) of `logits` (float [L, V]): its
+    log-probability; the same among the tokens that a mask leaves, where `allowed` [N, 2] has their `log_sums` and not
+    NaN; and the ids and log-probabilities of the likeliest. int32 [N, 2 + 2 * min(num_top, V)]; nothing is waited for,
+    and a row's bits depend on that row only."""
+    everything = log_sums(logits, sources)
+    raw = logits[sources, chosen].float()
+    own = _logprobs(raw, everything)
+    masked = torch.full_like(own, math.nan) if allowed is None else _logprobs(raw, allowed).clamp_(max=0)
+    packed = [own.view(torch.int32)[:, None], masked.view(torch.int32)[:, None]]
+    if num_top:
+        values, ids = logits[sources].topk(min(num_top, logits.shape[1]), dim=-1)
+        packed += [ids.int(), _logprobs(values.float(), everything[:, None]).view(torch.int32)]
+    return torch.cat(packed, dim=1)
 
 
-def allowed_logsumexp(logits: Tensor, allowed: Tensor) -> Tensor:
-    """The logarithm of the sum of the exponentials of the logits (float [N, V]) that are `allowed` (bool [N, V])."""
-    return logits.float().masked_fill(~allowed, -torch.inf).logsumexp(dim=-1)
+def _logprobs(scores: Tensor, sums: Tensor) -> Tensor:
+    """Of scores with `log_sums` [..., 2]."""
+    return scores - sums[..., 0] - sums[..., 1]
 
 
 def unpack_scores(packed: Tensor, token_ids: Sequence[int]) -> list[TokenLogprob]:

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmnb.kernels.masked_scores import forbid_masked, likeliest, unpack_bitmask
-from lmnb.runtime.logprobs import allowed_logsumexp, pack_scores
+from lmnb.kernels.log_sums import log_sums
+from lmnb.kernels.masked_scores import forbid_masked, likeliest
+from lmnb.runtime.logprobs import pack_scores
 from lmnb.runtime.pending_tokens import PendingTokens, SampledTokens, rows_asking
 from lmnb.runtime.request import SamplingParams
 from lmnb.runtime.sampler_row import SamplerRow
@@ -183,11 +184,12 @@ def _scores(logits: Tensor, rows: Sequence[SamplerRow], chosen: Tensor, num_toke
     asking = rows_asking(rows)
     if not asking:
         return None
-    raw = logits[asking]
-    allowed = torch.full((len(asking),), torch.nan, device=logits.device)
-    masked = [i for i, row in enumerate(asking) if rows[row].bitmask is not None]
-    for block in _blocks(masked, logits.device):
-        masks = np.stack([mask for i in block if (mask := rows[asking[i]].bitmask) is not None])
-        unpacked = unpack_bitmask(masks, num_tokens, raw.device)
-        allowed[block] = allowed_logsumexp(raw[block][:, :num_tokens], unpacked)
-    return pack_scores(raw, chosen[asking], max(rows[i].num_logprobs for i in asking), allowed)
+    sources = torch.tensor(asking, device=logits.device)
+    allowed = torch.full((len(asking), 2), torch.nan, device=logits.device)
+    masked = {i: mask for i, row in enumerate(asking) if (mask := rows[row].bitmask) is not None}
+    if masked:
+        where = torch.tensor([*masked], device=logits.device)
+        masks = torch.from_numpy(np.stack([*masked.values()])).to(logits.device)
+        numbers = torch.arange(len(masked), device=logits.device)
+        allowed[where] = log_sums(logits, sources[where], masks, numbers, num_tokens)
+    return pack_scores(logits, sources, chosen[asking], max(rows[i].num_logprobs for i in asking), allowed)

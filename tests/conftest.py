@@ -51,6 +51,14 @@ def find_chromium() -> str | None:
     return next((path for path in map(shutil.which, names) if path), None)
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Long texts are cut: pytest puts the running test's name into the environment, and no program can be started with
+    a variable of more than 128 kB there."""
+    if isinstance(val, (str, bytes)) and len(val) > 200:
+        return f"{val[:60]!a} and {len(val) - 60} more"
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Without a browser the browser tests are skipped, loudly; in CI that is an error instead."""
     browser_tests = [item for item in items if item.get_closest_marker("e2e")]

@@ -69,6 +69,6 @@ def test_bitmask_bits_are_tokens(num_tokens: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     allowed = rng.random(num_tokens) < 0.5
     mask = bitmask(allowed, -(-num_tokens // 32))
-    got = unpack_bitmask(np.stack([mask] * 2), num_tokens, torch.device("cpu"))
+    got = unpack_bitmask(torch.from_numpy(np.stack([mask] * 2)), num_tokens)
     assert got.shape == (2, num_tokens)
     assert got[1].tolist() == allowed.tolist()

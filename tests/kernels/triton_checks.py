@@ -23,6 +23,7 @@ from lmnb.kernels.device_plan import ITEM_FIELDS, NARROW_ROWS, OPEN_END, STRICT_
 from lmnb.kernels.extend_attention_triton import extend_attention
 from lmnb.kernels.fp8 import FP8, read_rows, store_rows, to_fp8
 from lmnb.kernels.greedy_triton import greedy
+from lmnb.kernels.log_sums_triton import log_sums_triton
 from lmnb.kernels.matvec_triton import matvec
 from lmnb.kernels.rms_norm_triton import add_rms_norm_triton, rms_norm_triton
 from lmnb.kernels.rotary_store_triton import rotary_angles_triton, rotary_store_triton
@@ -290,6 +291,33 @@ def test_eight_bit_products_of_many_rows_by_pieces(kind: str) -> None:
     assert product.num_bytes == 300 * 128 + 300 * 4  # inputs are filled up to a group
     close(product(x), expected)
     close(product(x, bias), expected + bias.double())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [70, 4500, *([50_257, 128_256] if LARGE else [])])
+def test_log_sums(width: int, dtype: torch.dtype) -> None:
+    logits = randn(5, width, dtype=dtype) * 4
+    logits[1, 3] = -torch.inf
+    num_tokens, words = width - 3, -(-width // 128) * 4
+    generator = torch.Generator().manual_seed(1)
+    masks = torch.randint(-(2**31), 2**31, (3, words), generator=generator).int().to(DEVICE)
+    masks[2] = 0
+    masks[2, 1] = 1 << 7
+    sources = torch.tensor([4, 0, 2, 1], device=DEVICE)
+    numbers = torch.tensor([0, 2, 1, 0], device=DEVICE)
+    got = log_sums_triton(logits, sources, None, None, 0)
+    rows = logits[sources].double()
+    assert torch.equal(got[:, 0].double(), rows.amax(1))
+    close(got.sum(1), rows.logsumexp(1))
+    of_masks = log_sums_triton(logits, sources, masks, numbers, num_tokens)
+    allowed = ((masks[numbers][:, :, None] >> torch.arange(32, device=DEVICE)) & 1).bool().flatten(1)[:, :num_tokens]
+    rows = rows[:, :num_tokens].masked_fill(~allowed, -torch.inf)
+    assert torch.equal(of_masks[:, 0].double(), rows.amax(1))
+    close(of_masks.sum(1), rows.logsumexp(1))
+    for i in range(len(sources)):
+        one = slice(i, i + 1)
+        assert torch.equal(log_sums_triton(logits, sources[one], None, None, 0), got[one])
+        assert torch.equal(log_sums_triton(logits, sources[one], masks, numbers[one], num_tokens), of_masks[one])
 
 
 def test_greedy_takes_the_first_of_equals_and_reports_nan_as_infinite() -> None:

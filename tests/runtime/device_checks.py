@@ -190,7 +190,7 @@ def test_loading_running_and_unloading_leaves_memory_flat(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(not ON_GPU, reason="about a device's memory")
 def test_memory_that_runs_out_is_one_line_and_the_rest_goes_on(tmp_path: Path) -> None:
-    save_model(random_model("llama"), tmp_path)
+    save_model(random_model("llama", max_position_embeddings=2048), tmp_path)
     shutil.copytree(tmp_path, tmp_path / "wide")
     config = json.loads((tmp_path / "config.json").read_text())
     config.update(hidden_size=8192, intermediate_size=32768, num_hidden_layers=8)

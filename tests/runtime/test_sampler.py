@@ -287,8 +287,9 @@ def test_logprobs_are_of_the_raw_distribution() -> None:
 def test_scores_survive_packing() -> None:
     logits = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
     chosen = torch.tensor([5, 0, 2])
-    allowed = torch.tensor([math.nan, float(logits[1, 0]), 9.0])
-    entries = unpack_scores(pack_scores(logits, chosen, 50, allowed), chosen.tolist())
+    allowed = torch.tensor([[math.nan] * 2, [float(logits[1, 0]), 0.0], [8.0, 1.0]])
+    sources = torch.arange(3)
+    entries = unpack_scores(pack_scores(logits, sources, chosen, 50, allowed), chosen.tolist())
     expected = logits.log_softmax(-1)
     assert [e.token_id for e in entries] == chosen.tolist()
     assert [e.logprob for e in entries] == pytest.approx([float(expected[i, t]) for i, t in enumerate(chosen)])
@@ -296,7 +297,7 @@ def test_scores_survive_packing() -> None:
     for entry, row in zip(entries, expected, strict=True):
         assert [token for token, _ in entry.top] == row.argsort(descending=True).tolist()
         assert [value for _, value in entry.top] == pytest.approx(row.sort(descending=True).values.tolist())
-    assert [e.top for e in unpack_scores(pack_scores(logits, chosen, 0), chosen.tolist())] == [()] * 3
+    assert [e.top for e in unpack_scores(pack_scores(logits, sources, chosen, 0), chosen.tolist())] == [()] * 3
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-300])

@@ -22,7 +22,7 @@ def run_checks(*paths: Path) -> None:
     before Triton is imported. AssertionError with the end of what it printed if one fails."""
     interpret = {} if ON_GPU else {"TRITON_INTERPRET": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, paths)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, paths)],
         env={**os.environ, "OMP_NUM_THREADS": "1", **interpret},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
