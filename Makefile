@@ -99,8 +99,9 @@ js bundle-check:
 	@test -z "$$CI"
 endif
 
+# What fails is run once more: see the script.
 test-py: $(VENV)/.setup-dev ## pytest, all but the browser tests
-	$(BIN)/pytest -m 'not e2e' --durations=25
+	$(BIN)/python scripts/run_tests.py -m 'not e2e' --durations=25
 
 test-gpu: ## the tests of runtime and kernels on a CUDA GPU; GPU_PYTHON names a Python that has lmnb and CUDA
 	LMNB_TEST_DEVICE=cuda $(GPU_PYTHON) -m pytest -m 'not e2e' tests/kernels tests/runtime
@@ -112,7 +113,7 @@ sanitize-gpu: ## the kernels on a CUDA GPU under compute-sanitizer; SANITIZER=ra
 		$(GPU_PYTHON) -m pytest tests/kernels/triton_checks.py tests/runtime/device_sampler_checks.py
 
 test-e2e: $(VENV)/.setup-dev ## pytest in a real JupyterLab and Notebook 7 (needs Chromium)
-	$(BIN)/pytest -m e2e --durations=15 tests/e2e
+	$(BIN)/python scripts/run_tests.py -m e2e --durations=15 tests/e2e
 
 notebooks: $(VENV)/.setup-dev ## run every notebook from top to bottom
 	$(BIN)/python scripts/run_notebook.py $(NOTEBOOKS) --out out
@@ -128,15 +129,15 @@ $(DATABRICKS)/.setup: scripts/databricks.txt scripts/make_kernel_env.sh $(VENV)/
 	@touch $@
 
 test-databricks: $(DATABRICKS)/.setup ## the magics, views and quickstart on Databricks' versions
-	$(DATABRICKS)/bin/python -m pytest -m 'not e2e' tests/magics tests/widgets
-	LMNB_TEST_KERNEL_PYTHON=$(CURDIR)/$(DATABRICKS)/bin/python $(BIN)/pytest tests/e2e -k databricks
+	$(DATABRICKS)/bin/python scripts/run_tests.py -m 'not e2e' tests/magics tests/widgets
+	LMNB_TEST_KERNEL_PYTHON=$(CURDIR)/$(DATABRICKS)/bin/python $(BIN)/python scripts/run_tests.py tests/e2e -k databricks
 
 $(IPYKERNEL73)/.setup: scripts/ipykernel73.txt scripts/make_kernel_env.sh $(VENV)/.setup-dev
 	scripts/make_kernel_env.sh $(BIN)/python $(IPYKERNEL73) scripts/ipykernel73.txt
 	@touch $@
 
 test-kernels: $(IPYKERNEL73)/.setup ## what matters most of the browser tests, on ipykernel 7.3
-	LMNB_TEST_KERNEL_PYTHON=$(CURDIR)/$(IPYKERNEL73)/bin/python $(BIN)/pytest -m kernels -k "not notebook" tests/e2e
+	LMNB_TEST_KERNEL_PYTHON=$(CURDIR)/$(IPYKERNEL73)/bin/python $(BIN)/python scripts/run_tests.py -m kernels -k "not notebook" tests/e2e
 
 # `benchmarks` is run from the checkout and not installed, so here the root must be on sys.path.
 bench: $(VENV)/.setup-dev ## measure; prints JSON
