@@ -51,6 +51,7 @@ def log_sums_triton(
     peaks, sums = (torch.empty(len(sources), num_blocks, device=logits.device) for _ in range(2))
     result = torch.empty(len(sources), 2, device=logits.device)
     num_words = 0 if masks is None else masks.shape[1]
+    sources, numbers = sources.contiguous(), None if numbers is None else numbers.contiguous()
     _of_tiles[(len(sources), num_blocks)](
         logits, sources, masks, numbers, peaks, sums, logits.stride(0), width, num_words, num_blocks,
         MASKED=masks is not None, BLOCK=BLOCK, num_warps=4,

@@ -303,8 +303,7 @@ def test_log_sums(width: int, dtype: torch.dtype) -> None:
     masks = torch.randint(-(2**31), 2**31, (3, words), generator=generator).int().to(DEVICE)
     masks[2] = 0
     masks[2, 1] = 1 << 7
-    sources = torch.tensor([4, 0, 2, 1], device=DEVICE)
-    numbers = torch.tensor([0, 2, 1, 0], device=DEVICE)
+    sources, numbers = torch.tensor([[4, 0], [0, 2], [2, 1], [1, 0]], device=DEVICE).unbind(1)
     got = log_sums_triton(logits, sources, None, None, 0)
     rows = logits[sources].double()
     assert torch.equal(got[:, 0].double(), rows.amax(1))
