@@ -131,7 +131,9 @@ class JumpForward:
     def jump(self, sequence: EngineSequence, scheduler: Scheduler) -> TokenEvent | None:
         """Add what the sequence's grammar forces next. The event to publish; None if nothing was added, or if its
         log-probabilities must come first (`Sequence.held`). May finish the sequence's output."""
-        sequence.next_token = None
+        if sequence.planned:
+            sequence.planned.popleft()  # the token that has just been chosen; the plan goes on as it would be made anew
+            return None
         plan = self._plan(sequence)
         if plan is None:
             return None
@@ -139,8 +141,8 @@ class JumpForward:
         jumps = self._enabled if params.jump_forward is None else params.jump_forward
         count = len(plan.token_ids) if jumps else self._num_needed(sequence, plan)
         event = self._apply(sequence, scheduler, plan.num_replaced, plan.token_ids[:count]) if count else None
-        if count < len(plan.token_ids) and not sequence.output.finished:
-            sequence.next_token = plan.token_ids[count]
+        if not sequence.output.finished:
+            sequence.planned.extend(plan.token_ids[count:])
         if event is None or sequence.draw.num_logprobs < 0:
             return event
         sequence.unscored, sequence.held = sequence.num_tokens - len(event.token_ids), event

@@ -9,6 +9,7 @@ of the one that makes it.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -57,8 +58,19 @@ class MaskWorker:
 
     def begin(self, sequences: Iterable[Sequence]) -> None:
         """Start on the masks of those of `sequences` that have a grammar and no mask yet. None of them may advance
-        before its mask is there. RuntimeError where the process may have no thread for it."""
-        missing = [each for each in sequences if each.matcher is not None and each.mask is MaskState.NONE]
+        before its mask is there; where the next token is known, it is at once. RuntimeError where the process may have
+        no thread for it."""
+        missing: list[Sequence] = []
+        for sequence in sequences:
+            if sequence.matcher is None or sequence.mask is not MaskState.NONE:
+                continue
+            self.num_masks += 1
+            if sequence.planned:
+                sequence.draw.bitmask = only(sequence.planned[0], self._num_words)
+                sequence.mask = MaskState.MADE
+            else:
+                sequence.draw.bitmask = np.zeros(self._num_words, dtype=np.int32)
+                missing.append(sequence)
         if not missing:
             return
         missing.sort(key=lambda sequence: sequence.grammar_pace)  # none waits behind one that is known to take long
@@ -66,10 +78,7 @@ class MaskWorker:
             self._start_threads(self._num_places)
             for sequence in missing:
                 sequence.mask = MaskState.BEGUN
-                if sequence.draw.bitmask is None:
-                    sequence.draw.bitmask = np.zeros(self._num_words, dtype=np.int32)
             self._todo.extend(missing)
-            self.num_masks += len(missing)
             self._displace()
             self._work.notify(min(len(missing), self._num_places))
 
@@ -180,10 +189,7 @@ def _make(sequence: Sequence) -> float:
     assert draw.bitmask is not None
     began = time.thread_time()
     try:
-        if sequence.next_token is not None:
-            set_only(draw.bitmask, sequence.next_token)
-        else:  # an empty mask is the sampler's error for this row
-            sequence.matcher.fill(draw.bitmask)
+        sequence.matcher.fill(draw.bitmask)  # an empty mask is the sampler's error for this row
     except BaseException as error:  # a library's panic is no Exception
         draw.bitmask.fill(0)
         draw.mask_error = (
@@ -196,8 +202,10 @@ def _make(sequence: Sequence) -> float:
     return spent
 
 
-def set_only(bitmask: np.ndarray, token_id: int) -> None:
-    """Allow one token."""
-    words = bitmask.view(np.uint32)
-    words.fill(0)
+@functools.lru_cache(maxsize=256)
+def only(token_id: int, num_words: int) -> np.ndarray:
+    """The mask, int32 [num_words], that allows one token. It is shared."""
+    words = np.zeros(num_words, dtype=np.uint32)
     words[token_id // 32] = np.uint32(1) << np.uint32(token_id % 32)
+    words.setflags(write=False)
+    return words.view(np.int32)

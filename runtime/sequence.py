@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -43,7 +44,7 @@ class Sequence:
         self.num_sampled = 0  # tokens that took a step each, replaced ones included
         self.grammar_seconds = 0.0  # processor time that its grammar has taken
         self.mask = MaskState.NONE  # of its next choice
-        self.next_token: int | None = None  # the one token that the next step may choose
+        self.planned: deque[int] = deque()  # what the next steps choose, one token each: its grammar forces them
         self.unscored: int | None = None  # the first forced token whose log-probability is still to come
         self.held: TokenEvent | None = None  # tells of forced tokens, once their log-probabilities are there
         self.layout = request.layout

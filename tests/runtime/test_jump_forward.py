@@ -25,8 +25,11 @@ from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.fake_model import FakeModel
 from lmnb.runtime.grammar import Grammars
-from lmnb.runtime.request import Completion, Constraint, FinishEvent, Request, SamplingParams
+from lmnb.runtime.jump_forward import JumpForward
+from lmnb.runtime.request import Completion, Constraint, FinishEvent, Request, SamplingParams, TokenEvent
 from lmnb.runtime.retokenize import Retokenizer
+from lmnb.runtime.scheduler import Scheduler
+from lmnb.runtime.sequence import Sequence
 from lmnb.runtime.testing import ByteTokenizer
 from lmnb.runtime.tokenizer import Tokenizer
 
@@ -347,6 +350,33 @@ def test_a_model_may_know_fewer_tokens_than_its_tokenizer(jumps: bool) -> None:
         done = engine.submit(request_of(tokenizer, "say: ", Constraint("regex", word * 2))).result()
     assert done.text == word * 2
     assert max(done.token_ids) < longest
+
+
+@pytest.mark.parametrize("kind", ["bytes", "gpt2", "llama3", "digits", "spm-first", "blanks"])
+def test_a_plan_that_takes_steps_is_the_one_that_would_be_made_anew(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
+    jump, num_kept = JumpForward.jump, []
+
+    def checked(jumps: JumpForward, sequence: Sequence, scheduler: Scheduler) -> TokenEvent | None:
+        goes_on = bool(sequence.planned)
+        event = jump(jumps, sequence, scheduler)
+        if goes_on:
+            assert event is None
+            written, plan = sequence.output.token_ids, jumps._plan(sequence)
+            anew = written if plan is None else written[: len(written) - plan.num_replaced] + plan.token_ids
+            goes_on_to = [*written, *sequence.planned]
+            # Within a character a library may not say what is forced.
+            assert anew == goes_on_to or (plan is None and sequence.planned)
+            num_kept.append(len(sequence.planned))
+        return event
+
+    monkeypatch.setattr(JumpForward, "jump", checked)
+    rng = random.Random(kind + "kept")
+    requests = [request_of(tokenizer, f"Q{i}: ", random_constraint(rng)) for i in range(50)]
+    with engine_of(tokenizer, jump_forward=False) as engine:
+        for handle in [engine.submit(request) for request in requests]:
+            handle.result(timeout=120)
+    assert len(num_kept) > 100
 
 
 def test_a_request_can_switch_it() -> None:
