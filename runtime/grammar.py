@@ -65,6 +65,15 @@ class Grammars:
             with suppress(_AbandonedError):
                 return self._compile_once(constraint)
 
+    def known(self, constraint: Constraint) -> GrammarMatcher | None:
+        """See `GrammarCompiler.known`."""
+        with self._cache_lock:
+            future = self._cache.get(constraint)
+            if future is None or not future.done() or future.exception() is not None:
+                return None
+            self._cache.move_to_end(constraint)
+        return future.result().fork()
+
     def _compile_once(self, constraint: Constraint) -> GrammarMatcher:
         """_AbandonedError if another thread had begun to compile it, and was interrupted."""
         with self._cache_lock:

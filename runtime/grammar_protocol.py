@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +29,11 @@ class GrammarMatcher(Protocol):
         """Advance by one token; False, and nothing changes, if the grammar does not allow it."""
         ...
 
+    def accept_all(self, token_ids: Sequence[int]) -> bool:
+        """Advance by several tokens, none of which is an end token; False if one of them is not allowed: it has
+        advanced by some of those before it then."""
+        ...
+
     def rollback(self, num_tokens: int) -> None:
         """Undo the last `num_tokens` accepted tokens, an end token included."""
         ...
@@ -51,6 +57,10 @@ class GrammarCompiler(Protocol):
 
     def compile(self, constraint: Constraint) -> GrammarMatcher:
         """A fresh matcher; compiled forms are cached. Raises GrammarError."""
+        ...
+
+    def known(self, constraint: Constraint) -> GrammarMatcher | None:
+        """A fresh matcher at once, if the compiled form is cached."""
         ...
 
     def close(self) -> None:

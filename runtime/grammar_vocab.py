@@ -8,6 +8,7 @@ translate it to and from the tokenizer's own end tokens, so the libraries need n
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable
 
 import numpy as np
@@ -15,6 +16,14 @@ import numpy as np
 from lmnb.runtime.tokenizer import Tokenizer
 
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
+
+
+class Scratch:
+    """Room for a library's mask: int32 [1, words], one bit a token and one for the virtual end."""
+
+    def __init__(self, num_words: int) -> None:
+        self.mask = np.zeros((1, num_words), dtype=np.int32)
+        self.address, self.num_bytes = self.mask.ctypes.data, self.mask.nbytes
 
 
 class GrammarVocabulary:
@@ -32,6 +41,7 @@ class GrammarVocabulary:
         self.eos_ids = frozenset(i for i in tokenizer.eos_ids if i < vocab_size)
         self.num_words = -(-vocab_size // 32)
         self.num_words_with_end = -(-(vocab_size + 1) // 32)
+        self._scratch = threading.local()
         self._eos_bits = self._bits_of(self.eos_ids)
         self._high_bits = self._bits_of(i for i, token in enumerate(self.tokens) if b"\xa0" <= token[:1] <= b"\xbf")
         written = [i for i, token in enumerate(self.tokens) if token]
@@ -65,9 +75,13 @@ class GrammarVocabulary:
         places = np.unique(self._first[allowed], return_index=True)[1]
         return [int(token_id) for token_id in self._in_order[allowed][places]]
 
-    def new_mask(self) -> np.ndarray:
-        """Room for the library's mask: int32 [1, words], one bit a token and one for the virtual end."""
-        return np.zeros((1, self.num_words_with_end), dtype=np.int32)
+    @property
+    def scratch(self) -> Scratch:
+        """The calling thread's room for a library's mask."""
+        found: Scratch | None = getattr(self._scratch, "mask", None)
+        if found is None:
+            found = self._scratch.mask = Scratch(self.num_words_with_end)
+        return found
 
     def copy_mask(self, mask: np.ndarray, out: np.ndarray) -> bool:
         """Write the library's `mask` to `out` (int32 [num_words]) with the real end tokens; False if no bit is set."""

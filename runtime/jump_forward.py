@@ -12,18 +12,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
+
 from lmnb.runtime.constraint_size import too_large
-from lmnb.runtime.next_bytes import NextBytes
+from lmnb.runtime.grammar_protocol import GrammarMatcher
+from lmnb.runtime.next_bytes import Behind, NextBytes
 from lmnb.runtime.request import TokenEvent
-from lmnb.runtime.retokenize import Following, Retokenizer, common_length, ends
+from lmnb.runtime.retokenize import Following, Retokenizer, common_length
 from lmnb.runtime.scheduler import Scheduler
 from lmnb.runtime.sequence import Sequence as EngineSequence
 from lmnb.runtime.tokenizer import Tokenizer
+
+_NUM_PLANS, _MOST_SHARED = 256, 64  # plans that are remembered, and tokens that requests may have written before
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ def plan_jump(
     if new[: len(old)] == old:
         new = new[len(old) : len(old) + room]
         return Jump(0, new) if new else None
-    sizes = ends(len(retokenizer.bytes_of([token])) for token in new)
+    sizes = retokenizer.ends(new)
     if sizes[-1] <= len(before):
         return None
     kept = _num_kept(retokenizer, old, before, new, sizes)
@@ -79,8 +85,7 @@ def _num_kept(retokenizer: Retokenizer, old: list[int], before: bytes, new: list
     same = common_length(base or [], new)
     limit = sizes[same]
     boundaries = set(sizes)
-    old_ends = ends(len(retokenizer.bytes_of([token])) for token in old)
-    return max(i for i, end in enumerate(old_ends) if end <= limit and end in boundaries)
+    return max(i for i, end in enumerate(retokenizer.ends(old)) if end <= limit and end in boundaries)
 
 
 def _whole_characters(data: bytes) -> str | None:
@@ -122,11 +127,17 @@ class JumpForward:
         self._enabled = enabled
         self._plain = plain
         self._tables = tables
+        self._plans: OrderedDict[Hashable, tuple[Jump | None, np.ndarray | None]] = OrderedDict()  # oldest use first
         self._blocked = tokenizer.added_ids | tokenizer.special_ids | tokenizer.eos_ids
 
     def prepare(self) -> None:
         """Build the tables, if that has not been done."""
         self._tables.prepare()
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether `prepare` has nothing left to do."""
+        return self._tables.retokenizer is not None
 
     def jump(self, sequence: EngineSequence, scheduler: Scheduler) -> TokenEvent | None:
         """Add what the sequence's grammar forces next. The event to publish; None if nothing was added, or if its
@@ -134,7 +145,7 @@ class JumpForward:
         if sequence.planned:
             sequence.planned.popleft()  # the token that has just been chosen; the plan goes on as it would be made anew
             return None
-        plan = self._plan(sequence)
+        plan, sequence.mask_behind = self._plan(sequence)
         if plan is None:
             return None
         params = sequence.request.sampling
@@ -153,7 +164,7 @@ class JumpForward:
         assert self._tables.retokenizer is not None
         ids = sequence.output.token_ids
         missing = len(self._tables.retokenizer.bytes_of(ids[len(ids) - plan.num_replaced :]))
-        sizes = ends(len(self._tables.retokenizer.bytes_of([token])) for token in plan.token_ids)
+        sizes = self._tables.retokenizer.ends(plan.token_ids)
         return next(i for i, size in enumerate(sizes) if size >= missing)
 
     def _apply(self, sequence: EngineSequence, scheduler: Scheduler, replaced: int, new: list[int]) -> TokenEvent:
@@ -163,9 +174,8 @@ class JumpForward:
         assert constraint is not None
         assert self._tables.retokenizer is not None
         matcher.rollback(replaced)
-        for token_id in new:
-            if not matcher.accept(token_id):
-                raise too_large(constraint)
+        if not matcher.accept_all(new):
+            raise too_large(constraint)
         # The logits of the token before the replaced ones say how likely the first new one is.
         scored = replaced > 0 and sequence.draw.num_logprobs >= 0
         scheduler.rewind(sequence, sequence.num_tokens - replaced - scored)
@@ -173,7 +183,7 @@ class JumpForward:
         origins = self._origins(output.token_ids[kept:], sequence.origins[kept : kept + replaced], new)
         for token_id in reversed(output.token_ids[kept:]):
             sequence.draw.pop(token_id)
-        text = output.replace(replaced, new, [self._tables.retokenizer.bytes_of([token_id]) for token_id in new])
+        text = output.replace(replaced, new, self._tables.retokenizer.pieces(new))
         taken = output.token_ids[kept:]  # fewer than `new` if a stop was met
         for token_id in taken:
             sequence.draw.push(token_id)
@@ -186,28 +196,57 @@ class JumpForward:
         """As `Sequence.origins` of the `new` tokens that stand in for the `old` ones, whose origins are known: forced
         is what holds no text of a sampled one."""
         assert self._tables.retokenizer is not None
-        bytes_of = self._tables.retokenizer.bytes_of
-        marks = b"".join(bytes((mark,)) * len(bytes_of([token])) for token, mark in zip(old, origins, strict=True))
-        sizes = ends(len(bytes_of([token])) for token in new)
-        return bytearray(all(marks[start:end]) for start, end in pairwise(sizes))
+        if not old:
+            return bytearray(b"\1" * len(new))
+        pieces = self._tables.retokenizer.pieces(old)
+        marks = b"".join(bytes((mark,)) * len(piece) for piece, mark in zip(pieces, origins, strict=True))
+        return bytearray(all(marks[start:end]) for start, end in pairwise(self._tables.retokenizer.ends(new)))
 
-    def _plan(self, sequence: EngineSequence) -> Jump | None:
-        params, matcher = sequence.request.sampling, sequence.matcher
-        if matcher is None or self._plain or self._tables.retokenizer is None:
-            return None
-        room = params.max_new_tokens - len(sequence.output.token_ids)
+    def _plan(self, sequence: EngineSequence) -> tuple[Jump | None, np.ndarray | None]:
+        """What is forced next, and the mask of the choice behind it, if that had to be known. Requests that have
+        written the same under one constraint share it."""
+        params, retokenizer = sequence.request.sampling, self._tables.retokenizer
+        if sequence.matcher is None or self._plain or retokenizer is None:
+            return None, None
+        written = sequence.output.token_ids
+        if len(written) > _MOST_SHARED:
+            return self._make_plan(sequence, sequence.matcher, retokenizer)
+        key = (params.constraint, params.suppress_token_ids, params.max_new_tokens, *written)
+        if key in self._plans:
+            self._plans.move_to_end(key)
+        else:
+            self._plans[key] = self._make_plan(sequence, sequence.matcher, retokenizer)
+            if len(self._plans) > _NUM_PLANS:
+                self._plans.popitem(last=False)
+        return self._plans[key]
+
+    def _make_plan(
+        self, sequence: EngineSequence, matcher: GrammarMatcher, retokenizer: Retokenizer
+    ) -> tuple[Jump | None, np.ndarray | None]:
+        params, written = sequence.request.sampling, sequence.output.token_ids
+        room = params.max_new_tokens - len(written)
         forced = matcher.forced() if room > 0 else b""
         if not forced:
-            return None
-        blocked = self._blocked | frozenset(params.suppress_token_ids)
-        following = partial(self._following, sequence, forced)
-        return plan_jump(self._tables.retokenizer, sequence.output.token_ids, forced, blocked, room, following)
+            return None, None
+        blocked = self._blocked | frozenset(params.suppress_token_ids) if params.suppress_token_ids else self._blocked
+        asked: list[Behind] = []
+        following = partial(self._following, sequence, forced, asked)
+        plan = plan_jump(retokenizer, written, forced, blocked, room, following)
+        if plan is None or not asked:
+            return plan, None
+        replaced = retokenizer.bytes_of(written[len(written) - plan.num_replaced :])
+        is_whole = len(retokenizer.bytes_of(plan.token_ids)) == len(replaced) + len(forced)
+        return plan, asked[0].mask if is_whole else None
 
-    def _following(self, sequence: EngineSequence, forced: bytes) -> Collection[int] | None:
-        """What may come behind `forced`. A mask is computed for it, so it counts as the grammar's time."""
+    def _following(self, sequence: EngineSequence, forced: bytes, asked: list[Behind]) -> Collection[int] | None:
+        """What may come behind `forced`, also put into `asked`. A mask is computed for it, so it counts as the
+        grammar's time."""
         assert self._tables.next_bytes is not None
         assert sequence.matcher is not None
         began = time.thread_time()
         found = self._tables.next_bytes.after(sequence.matcher, forced)
         sequence.grammar_seconds += time.thread_time() - began
-        return found
+        if found is None:
+            return None
+        asked.append(found)
+        return found.first

@@ -88,13 +88,7 @@ class LiveRequests:
         if self._compiling.pop(sequence.id, None) is None:
             return  # cancelled meanwhile
         try:
-            sequence.matcher = result.result()
-            sampling = sequence.request.sampling
-            if sampling.stop or sampling.stop_regex or sampling.stop_token_ids:
-                sequence.fresh_matcher = sequence.matcher.fork()
-            self._begin(sequence)
-            if sequence.request.sampling.max_new_tokens > 0 and sequence.id in self._live:
-                self._jump(sequence)
+            self._begin_constrained(sequence, result.result())
         except Exception as error:
             self.fail_unless_over(sequence, error)
 
@@ -191,12 +185,26 @@ class LiveRequests:
         self._live[sequence.id] = sequence
         if sampling.constraint is None:
             self._begin(sequence)
-        else:
-            assert self._grammars is not None, "Engine.submit refuses constraints without grammars"
-            self._compiling[sequence.id] = sequence
-            compile = partial(self._compile, self._grammars, sampling.constraint)
-            future = self._compilers.submit(compile)
-            future.add_done_callback(lambda done: self._put(Compiled(sequence, done)))
+            return
+        assert self._grammars is not None, "Engine.submit refuses constraints without grammars"
+        known = self._grammars.known(sampling.constraint) if self._jumps.is_prepared else None
+        if known is not None:
+            self._begin_constrained(sequence, known)
+            return
+        self._compiling[sequence.id] = sequence
+        compile = partial(self._compile, self._grammars, sampling.constraint)
+        future = self._compilers.submit(compile)
+        future.add_done_callback(lambda done: self._put(Compiled(sequence, done)))
+
+    def _begin_constrained(self, sequence: Sequence, matcher: GrammarMatcher) -> None:
+        """Let it be scheduled, with what its grammar forces at the beginning."""
+        sequence.matcher = matcher
+        sampling = sequence.request.sampling
+        if sampling.stop or sampling.stop_regex or sampling.stop_token_ids:
+            sequence.fresh_matcher = matcher.fork()
+        self._begin(sequence)
+        if sampling.max_new_tokens > 0 and sequence.id in self._live:
+            self._jump(sequence)
 
     def _begin(self, sequence: Sequence) -> None:
         """Let it be scheduled; if it begins in the middle, behind the tokens that it brings along."""

@@ -6,6 +6,7 @@ llguidance reports errors as states of a matcher, not as exceptions, so every ca
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -29,14 +30,14 @@ class LLGuidanceMatcher:
         self._vocabulary = vocabulary
         self._matcher = matcher
         self._ended = ended
-        self._mask = vocabulary.new_mask()
 
     def fill(self, bitmask: np.ndarray) -> bool:
         """See `GrammarMatcher.fill`. Also False if the library reached its limits on time and memory."""
         if not self._ended:
-            self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+            scratch = self._vocabulary.scratch
+            self._matcher.unsafe_compute_mask_ptr(scratch.address, scratch.num_bytes)
             if not self._matcher.is_error():  # in an error, a dead end included, it would allow the end
-                return self._vocabulary.copy_mask(self._mask, bitmask)
+                return self._vocabulary.copy_mask(scratch.mask, bitmask)
         bitmask.fill(0)
         return False
 
@@ -52,6 +53,14 @@ class LLGuidanceMatcher:
             self._ended = bool(self._matcher.is_accepting()) and not self._matcher.is_error()
             return self._ended
         return bool(self._matcher.try_consume_tokens([token_id]) == 1)
+
+    def accept_all(self, token_ids: Sequence[int]) -> bool:
+        """See `GrammarMatcher.accept_all`."""
+        if not token_ids:
+            return True
+        if self._ended or min(token_ids) < 0 or max(token_ids) >= self._vocabulary.size:
+            return False
+        return bool(self._matcher.try_consume_tokens(list(token_ids)) == len(token_ids))
 
     def rollback(self, num_tokens: int) -> None:
         """See `GrammarMatcher.rollback`."""
@@ -73,7 +82,8 @@ class LLGuidanceMatcher:
         ahead = self._matcher.deep_copy()
         text = bytes(ahead.compute_ff_bytes())
         if len(text) > _MANY_BYTES:
-            ahead.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+            scratch = self._vocabulary.scratch
+            ahead.unsafe_compute_mask_ptr(scratch.address, scratch.num_bytes)
             if ahead.is_error():
                 raise GrammarError(
                     "the constraint is too large, or matches no text that ever ends: there is too much text that "

@@ -10,6 +10,7 @@ of the one that makes it.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import threading
 import time
@@ -26,6 +27,7 @@ from lmnb.runtime.sequence import Sequence
 _PATIENCE_SECONDS = 0.005
 # How long a mask keeps its thread's place while others wait for one; and how often it is looked whether one does.
 _PLACE_SECONDS, _LOOK_SECONDS = 0.002, 0.001
+_FIRST_SECONDS = 0.0003  # a request's first mask, for which its library finds out what it keeps
 _MOST_DISPLACED = 8  # threads that have lost their place, at once
 
 
@@ -47,7 +49,7 @@ class MaskWorker:
         self._work = threading.Condition(self._lock)  # for the threads: there is a mask to make, or an end
         self._made = threading.Condition(self._lock)  # for the engine: all that it waits for are there
         self._todo: deque[Sequence] = deque()
-        self._placed: dict[int, float] = {}  # by sequence: since when a thread with a place has been at its mask
+        self._placed: dict[int, tuple[Sequence, float]] = {}  # by id: whose mask has a place, and since when
         self._num_displaced = 0
         self._awaited: set[int] = set()  # sequences whose masks are still missing, while the engine waits
         self._threads: list[threading.Thread] = []
@@ -58,8 +60,8 @@ class MaskWorker:
 
     def begin(self, sequences: Iterable[Sequence]) -> None:
         """Start on the masks of those of `sequences` that have a grammar and no mask yet. None of them may advance
-        before its mask is there; where the next token is known, it is at once. RuntimeError where the process may have
-        no thread for it."""
+        before its mask is there; where the next token is forced, or planning what is has made it, it is at once.
+        RuntimeError where the process may have no thread for it."""
         missing: list[Sequence] = []
         for sequence in sequences:
             if sequence.matcher is None or sequence.mask is not MaskState.NONE:
@@ -67,6 +69,9 @@ class MaskWorker:
             self.num_masks += 1
             if sequence.planned:
                 sequence.draw.bitmask = only(sequence.planned[0], self._num_words)
+                sequence.mask = MaskState.MADE
+            elif sequence.mask_behind is not None:
+                sequence.draw.bitmask, sequence.mask_behind = sequence.mask_behind, None
                 sequence.mask = MaskState.MADE
             else:
                 sequence.draw.bitmask = np.zeros(self._num_words, dtype=np.int32)
@@ -80,7 +85,7 @@ class MaskWorker:
                 sequence.mask = MaskState.BEGUN
             self._todo.extend(missing)
             self._displace()
-            self._work.notify(min(len(missing), self._num_places))
+            self._work.notify(self._num_wanted(missing))
 
     def wait(self, sequences: Iterable[Sequence], is_computing: Callable[[], bool]) -> None:
         """Wait until the masks of `sequences` are there, but not much longer than for the forward pass: those that are
@@ -90,6 +95,7 @@ class MaskWorker:
         if not constrained:
             return
         over: float | None = None  # when the forward pass was seen to be
+        since = time.perf_counter()
         with self._lock:
             self._awaited = {sequence.id for sequence in constrained if sequence.mask is not MaskState.MADE}
             while self._awaited:
@@ -97,12 +103,16 @@ class MaskWorker:
                     over = time.perf_counter()
                 if over is not None and time.perf_counter() - over >= _PATIENCE_SECONDS:
                     break
-                self._displace()
-                self._made.wait(_LOOK_SECONDS)
+                self._displace(since)
+                if not self._made.wait(_LOOK_SECONDS) and self._todo:
+                    self._work.notify()  # it is more work than was thought: another thread may help
             for sequence in constrained:
                 if sequence.id in self._awaited:
                     sequence.mask = MaskState.LATE
             self._awaited.clear()
+            self._displace()
+            if self._todo:
+                self._work.notify_all()
         if over is not None:
             self.waited_seconds += time.perf_counter() - over
 
@@ -115,13 +125,21 @@ class MaskWorker:
 
     # -- with the lock held --
 
-    def _displace(self) -> None:
-        """Where masks wait for a place, give them those of masks that have taken too long."""
+    def _num_wanted(self, missing: list[Sequence]) -> int:
+        """How many threads are to make these masks. Threads take the interpreter's lock from each other and from the
+        engine, so that for what one does at once more of them only take longer."""
+        seconds = sum(s.grammar_pace if s.num_sampled else _FIRST_SECONDS for s in missing)
+        return min(len(missing), self._num_places, 1 + int(seconds / _LOOK_SECONDS))
+
+    def _displace(self, waits_since: float = math.inf) -> None:
+        """Where masks wait for a place, give them those of masks that have taken too long. Time in which the engine has
+        not waited does not count: it may have been the engine that held the interpreter's lock."""
         if not self._todo:
             return
         now = time.perf_counter()
-        for sequence_id, began in list(self._placed.items()):
-            if now - began >= _PLACE_SECONDS and self._num_displaced < _MOST_DISPLACED:
+        for sequence_id, (sequence, began) in list(self._placed.items()):
+            is_slow = sequence.mask is MaskState.LATE or now - max(began, waits_since) >= _PLACE_SECONDS
+            if is_slow and self._num_displaced < _MOST_DISPLACED:
                 del self._placed[sequence_id]
                 self._num_displaced += 1
                 self._start_threads(self._num_places + self._num_displaced)
@@ -144,7 +162,7 @@ class MaskWorker:
         if self._is_closed or not self._todo or len(self._placed) == self._num_places:
             return None
         sequence = self._todo.popleft()
-        self._placed[sequence.id] = time.perf_counter()
+        self._placed[sequence.id] = (sequence, time.perf_counter())
         return sequence
 
     def _end(self, sequence: Sequence, seconds: float) -> bool:

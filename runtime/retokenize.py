@@ -7,7 +7,9 @@ token boundary are those of the text up to there; what pre-tokenizers add to tha
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 
@@ -17,12 +19,14 @@ from lmnb.runtime.tokenizer import Tokenizer
 Following = Callable[[], Collection[int] | None]
 
 _MAX_WINDOW = 1024  # tokens that are tokenized again at most
+_NUM_KEPT, _LONGEST_KEPT = 2048, 1024  # texts that are remembered, and characters of each
 _PUNCTUATION = frozenset(b'!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~')  # without the apostrophe, which opens contractions
 _CONTRACTION = 3  # characters of the longest one, 'll, apostrophe included
 
 
 class Retokenizer:
-    """Immutable after construction, so that threads may share it. Building it takes a fraction of a second."""
+    """Threads may share it: it never changes, but for remembering texts, since many requests of one grammar ask for the
+    same. Building it takes a fraction of a second."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None) -> None:
         """`vocab_size`: how many of the tokens the model knows, by default all; texts that need others have none."""
@@ -44,11 +48,21 @@ class Retokenizer:
         puts_space = self.bytes_of(tokenizer.encode("a")) != b"a"
         self._anchor = "\n" if puts_space else ""
         self._anchor_ids = tokenizer.encode(self._anchor) if puts_space else []
+        self._recall_stable = lru_cache(_NUM_KEPT)(self._stable)
+        self._recall_open = lru_cache(_NUM_KEPT)(self._open)
 
     def bytes_of(self, ids: Sequence[int]) -> bytes:
         """The bytes of `ids`, end to end; ids that tokenizer or model do not know stand for nothing."""
+        return b"".join(self.pieces(ids))
+
+    def pieces(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes of each of `ids`."""
         known = len(self._bytes)
-        return b"".join([self._bytes[i] for i in ids if i < known])
+        return [self._bytes[i] if i < known else b"" for i in ids]
+
+    def ends(self, ids: Sequence[int]) -> list[int]:
+        """How many bytes `ids` have up to each of them, 0 first."""
+        return list(accumulate(map(len, self.pieces(ids)), initial=0))
 
     def encode(self, text: str) -> list[int] | None:
         """Tokens of `text` as the continuation of another; None if its tokens do not spell it."""
@@ -80,25 +94,42 @@ class Retokenizer:
         What comes before that place is tokenized as if the text ended there. So what all such places agree on
         holds for every continuation.
         """
+        keeps = len(text) <= _LONGEST_KEPT
+        first = None
+        if following is not None and (self._recall_open if keeps else self._open)(text):
+            found = following()
+            first = None if found is None else frozenset(found)
+        return list((self._recall_stable if keeps else self._stable)(text, first))
+
+    def _stable(self, text: str, first: frozenset[int] | None) -> tuple[int, ...]:
+        """The same. `first`: the bytes that may follow; None: any."""
         ids = self.encode(text)
         if not ids:
-            return []
+            return ()
         data = text.encode()
-        for start in self._open_starts(data, following):
+        for start in self._open_starts(data, first):
             other = self.encode(data[:start].decode())
             ids = ids[: common_length(ids, other or [])]
             if not ids:
                 break
-        return ids
+        return tuple(ids)
 
-    def _open_starts(self, data: bytes, following: Following | None) -> set[int]:
-        """Places in `data`, between characters, up to which alone its tokens are sure."""
-        found = _loose_start(data, None, joins_digits=self._joins_digits)
-        waiting = [p for p in range(max(0, len(data) - self._longest + 1), len(data)) if self._is_beginning(data[p:])]
-        if following is not None and (waiting or found < len(data)) and (first := following()) is not None:
-            found = _loose_start(data, first, joins_digits=self._joins_digits)
+    def _open(self, text: str) -> bool:
+        """Whether what follows can matter."""
+        data = text.encode()
+        return _loose_start(data, None, joins_digits=self._joins_digits) < len(data) or bool(self._beginnings(data))
+
+    def _open_starts(self, data: bytes, first: frozenset[int] | None) -> set[int]:
+        """Places in `data`, between characters, up to which alone its tokens are sure. `first`: see `_stable`."""
+        found = _loose_start(data, first, joins_digits=self._joins_digits)
+        waiting = self._beginnings(data)
+        if first is not None:
             waiting = [p for p in waiting if any(self._begins(data[p:] + bytes([byte])) for byte in first)]
         return self._between_characters(data, waiting) | {found} - {len(data)}
+
+    def _beginnings(self, data: bytes) -> list[int]:
+        """Places in `data` from which on it begins a token that is longer."""
+        return [p for p in range(max(0, len(data) - self._longest + 1), len(data)) if self._is_beginning(data[p:])]
 
     def _between_characters(self, data: bytes, starts: list[int]) -> set[int]:
         """`starts`, but for those within a character the places where the tokens that end there may begin."""
@@ -180,13 +211,3 @@ def _neighbours(tokens: Sequence[bytes]) -> np.ndarray[tuple[int, ...], np.dtype
         first = np.flatnonzero(inside)
         joined[stream[first], stream[first + 1]] = True
     return joined
-
-
-def ends(lengths: Iterator[int]) -> list[int]:
-    """Running totals, 0 first."""
-    total = 0
-    result = [0]
-    for length in lengths:
-        total += length
-        result.append(total)
-    return result

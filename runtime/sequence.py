@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -45,6 +44,7 @@ class Sequence:
         self.grammar_seconds = 0.0  # processor time that its grammar has taken
         self.mask = MaskState.NONE  # of its next choice
         self.planned: deque[int] = deque()  # what the next steps choose, one token each: its grammar forces them
+        self.mask_behind: np.ndarray | None = None  # for the choice behind all that is forced, if it is known already
         self.unscored: int | None = None  # the first forced token whose log-probability is still to come
         self.held: TokenEvent | None = None  # tells of forced tokens, once their log-probabilities are there
         self.layout = request.layout
@@ -142,13 +142,18 @@ class Sequence:
             limit = min(limit, self.unscored - 1)
         return limit
 
-    def append(self, token_id: int, *, forced: bool = False) -> None:
-        """Add a generated token: sampled, or forced by the grammar."""
-        self.origins.append(forced)
-        if self.num_tokens == len(self._tokens):
-            self._tokens = np.concatenate([self._tokens, np.empty(max(1024, self.num_tokens), dtype=np.int32)])
+    def append(self, token_id: int) -> None:
+        """Add a generated token that is not forced by the grammar."""
+        self.origins.append(False)
+        self._make_room(1)
         self._tokens[self.num_tokens] = token_id
         self.num_tokens += 1
+
+    def _make_room(self, count: int) -> None:
+        """For more tokens."""
+        if self.num_tokens + count > len(self._tokens):
+            more = np.empty(max(1024, self.num_tokens, count), dtype=np.int32)
+            self._tokens = np.concatenate([self._tokens, more])
 
     def expect(self) -> None:
         """Add a token that the step just launched will choose."""
@@ -167,15 +172,17 @@ class Sequence:
         self.num_pending = 0
         self.num_computed = min(self.num_computed, self.num_tokens)
 
-    def replace(self, num_replaced: int, token_ids: Iterable[int], origins: bytearray) -> None:
+    def replace(self, num_replaced: int, token_ids: list[int], origins: bytearray) -> None:
         """Put tokens that were not sampled in place of the last generated ones; `origins` has theirs, and may be
         longer. What is not computed is computed in one go, as a prompt is. The KV of what goes must have been given
         up."""
         self.num_tokens -= num_replaced
         del self.origins[self.num_generated :]
         del self.logprobs[max(0, len(self.logprobs) - num_replaced) :]
-        for token_id, forced in zip(token_ids, origins, strict=False):
-            self.append(token_id, forced=bool(forced))
+        self._make_room(len(token_ids))
+        self._tokens[self.num_tokens : self.num_tokens + len(token_ids)] = token_ids
+        self.num_tokens += len(token_ids)
+        self.origins += origins[: len(token_ids)]
         known = self.num_tokens - self.num_computed > 1
         self.prefill_end = self.num_tokens if known else min(self.prefill_end, self.num_computed)
 

@@ -33,15 +33,13 @@ class XGrammarMatcher:
         self._matcher = matcher
         self._accepted = list(accepted)  # without the end token
         self._ended = ended
-        self._mask = vocabulary.new_mask()
 
     def fill(self, bitmask: np.ndarray) -> bool:
         """See `GrammarMatcher.fill`."""
         if self._ended:
             bitmask.fill(0)
             return False
-        self._fill_mask()
-        return self._vocabulary.copy_mask(self._mask, bitmask)
+        return self._vocabulary.copy_mask(self._fill_mask(), bitmask)
 
     def is_beyond_limits(self) -> bool:
         """See `GrammarMatcher.is_beyond_limits`. It has no limits of that kind."""
@@ -58,6 +56,10 @@ class XGrammarMatcher:
             return False
         self._accepted.append(token_id)
         return True
+
+    def accept_all(self, token_ids: Sequence[int]) -> bool:
+        """See `GrammarMatcher.accept_all`."""
+        return all(map(self.accept, token_ids))
 
     def rollback(self, num_tokens: int) -> None:
         """See `GrammarMatcher.rollback`."""
@@ -84,14 +86,16 @@ class XGrammarMatcher:
             return True
         if not self._matcher.is_completed():
             return False
-        self._fill_mask()
-        return self._vocabulary.only_end(self._mask)
+        return self._vocabulary.only_end(self._fill_mask())
 
-    def _fill_mask(self) -> None:
-        self._mask.fill(-1)  # left as it is where nothing is forbidden
-        self._matcher.fill_next_token_bitmask(self._mask)
+    def _fill_mask(self) -> np.ndarray:
+        """The library's mask, in the thread's scratch."""
+        mask = self._vocabulary.scratch.mask
+        mask.fill(-1)  # left as it is where nothing is forbidden
+        self._matcher.fill_next_token_bitmask(mask)
         if self._accepted and self._vocabulary.opens_surrogate(self._accepted[-1]):
-            self._vocabulary.forbid_surrogates(self._mask)
+            self._vocabulary.forbid_surrogates(mask)
+        return mask
 
     def _is_surrogate(self, token_id: int) -> bool:
         """Whether the token would complete what xgrammar wrongly takes for a character."""

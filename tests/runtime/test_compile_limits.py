@@ -36,6 +36,9 @@ class Hanging:
             self.release.wait(60)
         return self.inner.compile(constraint)
 
+    def known(self, constraint: Constraint) -> None:
+        pass
+
     def close(self) -> None:
         self.inner.close()
 

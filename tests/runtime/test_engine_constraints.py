@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from engine_support import TOKENIZER, fake_engine, prompt
 
 from lmnb.errors import GrammarError
+from lmnb.runtime.compile_pool import CompilePool
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.request import Constraint
@@ -73,6 +76,26 @@ def test_a_bad_constraint_fails_its_own_request() -> None:
         assert good.result().finish_reason == "length"
 
 
+def test_what_is_compiled_already_takes_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, sources = CompilePool.submit, []
+
+    def counted(pool: CompilePool, compile: Callable[[], Any]) -> Any:
+        sources.append(compile)
+        return submit(pool, compile)
+
+    monkeypatch.setattr(CompilePool, "submit", counted)
+    with fake_engine(grammars=grammars()) as engine:
+        for number in range(3):
+            for regex in REGEXES:
+                asked = prompt(f"{number}", 30, constraint=Constraint("regex", regex), ignore_eos=False)
+                assert engine.submit(asked).result(timeout=30).finish_reason in ("stop", "length")
+            assert len(sources) == len(REGEXES)
+        for _ in range(2):  # what cannot be compiled is tried again
+            with pytest.raises(GrammarError):
+                engine.submit(prompt("x", 5, constraint=Constraint("regex", "(a"))).result(timeout=30)
+        assert len(sources) == len(REGEXES) + 2
+
+
 class SlowGrammars:
     """A compiler that takes as long as the test wants."""
 
@@ -83,6 +106,9 @@ class SlowGrammars:
     def compile(self, constraint: Constraint) -> GrammarMatcher:
         assert self.release.wait(30)
         return self.inner.compile(constraint)
+
+    def known(self, constraint: Constraint) -> None:
+        pass
 
     def close(self) -> None:
         self.inner.close()

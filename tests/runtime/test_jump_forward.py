@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import torch
 from small_tokenizers import small_tokenizer
@@ -362,7 +363,7 @@ def test_a_plan_that_takes_steps_is_the_one_that_would_be_made_anew(kind: str, m
         event = jump(jumps, sequence, scheduler)
         if goes_on:
             assert event is None
-            written, plan = sequence.output.token_ids, jumps._plan(sequence)
+            written, (plan, _) = sequence.output.token_ids, jumps._plan(sequence)
             anew = written if plan is None else written[: len(written) - plan.num_replaced] + plan.token_ids
             goes_on_to = [*written, *sequence.planned]
             # Within a character a library may not say what is forced.
@@ -377,6 +378,33 @@ def test_a_plan_that_takes_steps_is_the_one_that_would_be_made_anew(kind: str, m
         for handle in [engine.submit(request) for request in requests]:
             handle.result(timeout=120)
     assert len(num_kept) > 100
+
+
+@pytest.mark.parametrize("jumps", [False, True])
+def test_planning_makes_the_mask_of_the_next_choice(
+    jumps: bool, smollm2_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jump, num_checked = JumpForward.jump, [0]
+
+    def checked(each: JumpForward, sequence: Sequence, scheduler: Scheduler) -> TokenEvent | None:
+        event = jump(each, sequence, scheduler)
+        if sequence.mask_behind is not None and not sequence.output.finished:
+            assert sequence.matcher is not None
+            matcher, mask = sequence.matcher.fork(), np.zeros_like(sequence.mask_behind)
+            assert matcher.accept_all(sequence.planned)
+            matcher.fill(mask)
+            assert (mask == sequence.mask_behind).all()
+            num_checked[0] += 1
+        return event
+
+    monkeypatch.setattr(JumpForward, "jump", checked)
+    rng = random.Random("behind")
+    constraints = [Constraint("json_schema", json.dumps(random_schema(rng), ensure_ascii=False)) for _ in range(20)]
+    requests = [request_of(smollm2_tokenizer, f"Q{i}: ", each) for i, each in enumerate(constraints)]
+    with engine_of(smollm2_tokenizer, jump_forward=jumps) as engine:
+        for handle in [engine.submit(request) for request in requests]:
+            handle.result(timeout=120)
+    assert num_checked[0] > 20
 
 
 def test_a_request_can_switch_it() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from small_tokenizers import small_tokenizer
 
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.next_bytes import NextBytes
@@ -23,7 +25,11 @@ def after(tokenizer: Tokenizer, regex: str, text: str, *, accepted: str = "") ->
     assert all(matcher.accept(byte) for byte in accepted.encode())
     found = NextBytes(tokenizer, tokenizer.vocab_size).after(matcher, text.encode())
     assert all(matcher.accept(byte) for byte in text.encode()), "the matcher has not moved"
-    return found
+    if found is not None:
+        mask = np.zeros_like(found.mask)
+        matcher.fill(mask)
+        assert (mask == found.mask).all()
+    return None if found is None else found.first
 
 
 @pytest.mark.parametrize(
@@ -37,6 +43,23 @@ def after(tokenizer: Tokenizer, regex: str, text: str, *, accepted: str = "") ->
 )
 def test_first_bytes(regex: str, accepted: str, text: str, first: bytes) -> None:
     assert after(ByteTokenizer(), regex, text, accepted=accepted) == frozenset(first)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama3", "digits", "spm-first", "blanks"])
+def test_first_bytes_are_those_of_all_tokens_that_may_come(kind: str) -> None:
+    tokenizer = small_tokenizer(kind)
+    silent = tokenizer.added_ids | tokenizer.special_ids | tokenizer.eos_ids
+    data = {i: tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size) if i not in silent}
+    hidden = {byte for each in data.values() for byte in each[1:]} - {
+        each[0] for each in data.values() if len(each) == 1
+    }
+    for regex in ("[a-z]+", r"\d{2}", "(天气|北京|x)!", "( |\n)?the dog", ".*", r'"[^"]*"'):
+        matcher = Grammars(tokenizer, tokenizer.vocab_size).compile(Constraint("regex", regex))
+        found = NextBytes(tokenizer, tokenizer.vocab_size).after(matcher, b"")
+        assert found is not None
+        words = found.mask.view(np.uint32)
+        allowed = [each for i, each in data.items() if each and words[i // 32] >> (i % 32) & 1]
+        assert found.first == {each[0] for each in allowed} | hidden
 
 
 def test_a_byte_that_has_no_token_of_its_own_may_always_follow() -> None:

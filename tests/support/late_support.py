@@ -84,6 +84,9 @@ class GatedGrammars:
         gate = next(self._gates.get(constraint.source, iter(())), None)
         return matcher if gate is None else GatedMatcher(matcher, gate)
 
+    def known(self, constraint: Constraint) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -97,6 +100,9 @@ class Delays(Gate):
 
     def compile(self, constraint: Constraint) -> Any:
         return GatedMatcher(self._grammars.compile(constraint), self)
+
+    def known(self, constraint: Constraint) -> None:
+        pass
 
     def close(self) -> None:
         pass
