@@ -8,7 +8,7 @@ them as a user of that library would (see `structured_peer`). jump_over: how man
 overlap: what the masks of a decode step cost, and how much of that hides behind the forward pass. masks: see
 `structured_masks`. compile_seconds and stall: see `structured_compile`.
 
-The device is a CUDA device if there is one; there a run before the timed one captures its graphs. `--write-dummy DIR`
+The device is a CUDA device if there is one; there three runs before the timed one capture graphs. `--write-dummy DIR`
 writes a folder of Llama-3.1-8B's shape with the embedded model's tokenizer; `--dummy DIR` measures that, with weights
 made up (`plain` is left out: without training a model spells keys by letters). `--only` names parts: sheets,
 transformers, overlap, masks, compile, stall.
@@ -149,8 +149,9 @@ class Sheets:
         return Engine(self._loaded.model, self._loaded.tokenizer, config, self._grammars)
 
     def _prepare(self, engine: Engine, batch: list[Request]) -> EngineStatus:
-        """Capture what the batch needs on a GPU; the counters after that."""
-        if self._on_gpu:
+        """Capture what the batch needs on a GPU; the counters after that. Requests do not fall into steps in quite the
+        same way each time, so that one run does not meet every graph."""
+        for _ in range(3 if self._on_gpu else 0):
             run(engine, batch)
             assert engine.flush_cache()
         return engine.status()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -37,8 +38,9 @@ class ChoicePlan(NamedTuple):
     searches: bool  # whether a row that draws has top-k or top-p
 
 
+@functools.lru_cache(maxsize=256)
 def choice_fields(*, temperature: float, top_k: int, top_p: float, min_p: float, num_tokens: int) -> NDArray[np.int32]:
-    """The numbers of a choice that stay the same from step to step: [CHOICE_FIELDS]."""
+    """The numbers of a choice that stay the same from step to step: [CHOICE_FIELDS], read-only."""
     fields = np.zeros(CHOICE_FIELDS, dtype=np.int32)
     fields[[ALLOWED, SUPPRESSED, ENDS, PENALISED]] = -1
     if temperature > 0 and top_k != 1:
@@ -47,6 +49,7 @@ def choice_fields(*, temperature: float, top_k: int, top_p: float, min_p: float,
     fields[TOP_K] = top_k if 0 < top_k < num_tokens else NO_TOP_K
     fields.view(np.float32)[LEAST] = _least_tempered(min_p)
     fields.view(np.float64)[TOP_P // 2] = top_p
+    fields.setflags(write=False)
     return fields
 
 

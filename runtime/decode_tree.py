@@ -152,9 +152,11 @@ class DecodePlanner:
 def share_keys(sequences: list[Sequence]) -> tuple[list[int], list[Segment], NDArray[np.int64]]:
     """The order that brings requests under one node together, the segments worth reading once (parents first; by
     places in that order), and where each request's own part begins."""
-    paths = [_path(sequence) for sequence in sequences]
-    order = sorted(range(len(sequences)), key=lambda i: [node.id for node in paths[i]])
-    paths = [paths[i] for i in order]
+    owners = {sequence.id: sequence for sequence in sequences}  # several tokens may be of one
+    known = {key: _path(owner) for key, owner in owners.items()}
+    ids = {key: [node.id for node in path] for key, path in known.items()}
+    order = sorted(range(len(sequences)), key=lambda i: ids[sequences[i].id])
+    paths = [known[sequences[i].id] for i in order]
     shared = np.array([sequences[i].num_shared for i in order])
     segments: list[Segment] = []
     tails = np.zeros(len(order), dtype=np.int64)
