@@ -7,6 +7,7 @@ chunks, so that every multiprocessor has work. Numbers only: no tensors, no devi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -151,16 +152,20 @@ class DecodePlanner:
 
 def share_keys(sequences: list[Sequence]) -> tuple[list[int], list[Segment], NDArray[np.int64]]:
     """The order that brings requests under one node together, the segments worth reading once (parents first; by
-    places in that order), and where each request's own part begins."""
-    owners = {sequence.id: sequence for sequence in sequences}  # several tokens may be of one
-    known = {key: _path(owner) for key, owner in owners.items()}
-    ids = {key: [node.id for node in path] for key, path in known.items()}
-    order = sorted(range(len(sequences)), key=lambda i: ids[sequences[i].id])
-    paths = [known[sequences[i].id] for i in order]
-    shared = np.array([sequences[i].num_shared for i in order])
+    places in that order), and where each request's own part begins. Several tokens of one sequence are as many
+    requests, and stand together."""
+    places: dict[int, list[int]] = {}  # of each sequence
+    for place, sequence in enumerate(sequences):
+        places.setdefault(sequence.id, []).append(place)
+    groups = [(_path(sequences[each[0]]), each) for each in places.values()]
+    groups.sort(key=lambda group: [node.id for node in group[0]])
+    paths = [path for path, _ in groups]
+    order = [place for _, each in groups for place in each]
+    shared = [sequences[each[0]].num_shared for _, each in groups]
+    firsts = list(accumulate((len(each) for _, each in groups), initial=0))  # where a group begins in that order
     segments: list[Segment] = []
     tails = np.zeros(len(order), dtype=np.int64)
-    stack = [(0, len(order), 0, 0)]  # requests [low, high) agree on `depth` nodes; keys before `start` are covered
+    stack = [(0, len(groups), 0, 0)]  # groups [low, high) agree on `depth` nodes; keys before `start` are covered
     while stack:
         low, high, depth, start = stack.pop()
         i = low
@@ -169,14 +174,15 @@ def share_keys(sequences: list[Sequence]) -> tuple[list[int], list[Segment], NDA
             j = i + 1
             while node is not None and j < high and len(paths[j]) > depth and paths[j][depth] is node:
                 j += 1
-            if node is None or j - i == 1:
-                tails[i] = start
+            first, count = firsts[i], firsts[j] - firsts[i]
+            if node is None or count == 1:
+                tails[first : first + count] = start
             else:
                 # A node may have grown past what a request took from it.
-                end = min(node.end, int(shared[i:j].min()))
-                worth = (j - i - 1) * (end - start) >= MIN_SAVED_KEYS
+                end = min(node.end, *shared[i:j])
+                worth = (count - 1) * (end - start) >= MIN_SAVED_KEYS
                 if worth:
-                    segments.append(Segment(i, j - i, start, end))
+                    segments.append(Segment(first, count, start, end))
                 stack.append((i, j, depth + 1, end if worth else start))
             i = j
     segments.sort(key=lambda s: s.start)
