@@ -23,8 +23,6 @@ constexpr int kTileRows = 4, kTileBlocks = 1;
 // Blocks of 16 keys or dimensions that attention has at once.
 constexpr int kAttendBlocks = 1;
 
-inline Lanes first_lanes(int64_t count) { return static_cast<Lanes>(count >= 16 ? 0xFFFF : (1u << count) - 1); }
-
 inline Floats zeros() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 inline Floats all(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
 inline Floats add(Floats a, Floats b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
@@ -146,14 +144,6 @@ inline Floats rounded(Floats value) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(rounded_bits(value.low), 16)),
             _mm256_castsi256_ps(_mm256_slli_epi32(rounded_bits(value.high), 16))};
 }
-// What products take: `count` float32 in `room`.
-inline const Input* as_inputs(const bf16* from, int64_t count, Input* room) {
-    for (int64_t i = 0; i < count; i += 16) store(room + i, load(from + i, first_lanes(count - i)), first_lanes(count - i));
-    return room;
-}
-constexpr bool kMakesInputs = true;
-// `value` as it is after having been an input.
-inline Floats as_input(Floats value) { return value; }
 inline Floats load_half(const uint8_t* at) {  // float16
     const __m128i* halves = reinterpret_cast<const __m128i*>(at);
     return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};

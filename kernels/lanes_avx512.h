@@ -1,4 +1,5 @@
-// `lanes.h` with AVX-512: one register each, and an instruction that multiplies and adds pairs of bfloat16.
+// `lanes.h` with AVX-512: one register each. What pairs of bfloat16 are is up to `lanes_avx512_bf16.h` or
+// `lanes_avx512_fma.h`.
 
 #pragma once
 
@@ -7,15 +8,6 @@ namespace lmnb {
 using Floats = __m512;
 using Ints = __m512i;
 using Lanes = __mmask16;
-using Pairs = __m512bh;
-using Both = __m512bh;
-// What products take their inputs as, and how many rows and blocks of 16 outputs they have at once.
-using Input = bf16;
-constexpr int kTileRows = 8, kTileBlocks = 2;
-// Blocks of 16 keys or dimensions that attention has at once.
-constexpr int kAttendBlocks = 8;
-
-inline Lanes first_lanes(int64_t count) { return static_cast<Lanes>(count >= 16 ? 0xFFFF : (1u << count) - 1); }
 
 inline Floats zeros() { return _mm512_setzero_ps(); }
 inline Floats all(float value) { return _mm512_set1_ps(value); }
@@ -46,23 +38,16 @@ inline int32_t least_place(Lanes lanes, Ints a) {
 inline Floats load(const float* at, Lanes lanes = 0xFFFF) { return _mm512_maskz_loadu_ps(lanes, at); }
 inline void store(float* at, Floats value, Lanes lanes = 0xFFFF) { _mm512_mask_storeu_ps(at, lanes, value); }
 
-inline Floats load(const bf16* at, Lanes lanes = 0xFFFF) {
-    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, at));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+inline Floats widened(__m256i both) {  // 16 bfloat16
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(both), 16));
 }
+inline __m256i narrowed(Floats value);  // 16 bfloat16, by one of the headers behind this one
+inline Floats load(const bf16* at, Lanes lanes = 0xFFFF) { return widened(_mm256_maskz_loadu_epi16(lanes, at)); }
 inline void store(bf16* at, Floats value, Lanes lanes = 0xFFFF) {
-    _mm256_mask_storeu_epi16(at, lanes, (__m256i)_mm512_cvtneps_pbh(value));
+    _mm256_mask_storeu_epi16(at, lanes, narrowed(value));
 }
 // `value` as it is after a rounding to bfloat16.
-inline Floats rounded(Floats value) {
-    const __m512i bits = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(value));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
-}
-// What products take: these themselves. `room` is for as many, where they must be made.
-inline const Input* as_inputs(const bf16* from, int64_t, Input*) { return from; }
-constexpr bool kMakesInputs = false;
-// `value` as it is after having been an input.
-inline Floats as_input(Floats value) { return rounded(value); }
+inline Floats rounded(Floats value) { return widened(narrowed(value)); }
 inline Floats load_half(const uint8_t* at) {  // float16
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
 }
@@ -74,34 +59,6 @@ inline Floats exp2(Floats x) {
     Floats value = all(kExp2[0]);
     for (int k = 1; k < 7; k++) value = fma(value, rest, all(kExp2[k]));
     return _mm512_scalef_ps(value, whole);
-}
-
-// Inputs 2 i and 2 i + 1 of a row, in all lanes.
-inline Both pair(const bf16* at) {
-    int32_t both;
-    __builtin_memcpy(&both, at, 4);
-    return (__m512bh)_mm512_set1_epi32(both);
-}
-inline Pairs load_pairs(const int32_t* at) { return (__m512bh)_mm512_load_si512(at); }  // aligned
-inline Floats dot(Floats sum, Both a, Pairs b) { return _mm512_dpbf16_ps(sum, a, b); }  // sum + a0 b0 + a1 b1
-
-// Of 16 outputs, two inputs' integers: see `quantized_linear.cpp` for the records. Int4 in four steps of a chunk.
-struct Packed4 {
-    __m512i chunk;
-    explicit Packed4(const uint8_t* at) : chunk(_mm512_loadu_si512(at)) {}
-    Pairs integers(int step) const {
-        // The integers 0 to 15 in bfloat16, twice: bit 4 of an index does not matter.
-        const __m512i table = _mm512_broadcast_i64x4(_mm256_setr_epi16(
-            0x0000, 0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0, 0x40E0,
-            0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170));
-        return (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(chunk, 4 * step), table);
-    }
-};
-inline Pairs integers8(const uint8_t* at) {
-    const __m128i* bytes = reinterpret_cast<const __m128i*>(at);
-    const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes)));
-    const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes + 1)));
-    return _mm512_cvtne2ps_pbh(high, low);
 }
 
 // 16 rows of 32 bfloat16 become 16 rows of pairs, `stride` apart: out[i][r] is the pair i of row r.

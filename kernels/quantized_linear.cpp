@@ -110,16 +110,11 @@ struct Product {
         }
     }
 
-    // Two blocks of all rows, in tiles of as many rows as there are registers for, and then of fewer.
-    template <int Bits>
-    void run_rows(const Input* inputs, int64_t rows, int64_t block) const {
-        bool fetch = block % kColumn == 0;
-        int64_t row = 0;
-        for (; row + kTileRows <= rows; row += kTileRows)
-            run_two<Bits, kTileRows>(inputs, row, block, fetch), fetch = false;
-        if (kTileRows > 4 && rows - row >= 4) run_two<Bits, 4>(inputs, row, block, fetch), row += 4, fetch = false;
-        if (rows - row >= 2) run_two<Bits, 2>(inputs, row, block, fetch), row += 2, fetch = false;
-        if (rows > row) run_two<Bits, 1>(inputs, row, block, fetch);
+    // Two blocks of the rows from `row` on, in tiles of R rows, as many as there are registers for, and then of fewer.
+    template <int Bits, int R = kTileRows>
+    void run_rows(const Input* inputs, int64_t row, int64_t rows, int64_t block, bool fetch) const {
+        for (; row + R <= rows; row += R) run_two<Bits, R>(inputs, row, block, fetch), fetch = false;
+        if constexpr (R > 1) run_rows<Bits, (R > 4 ? R / 2 : R - 1)>(inputs, row, rows, block, fetch);
     }
 
     // One thread's part of the blocks, all rows.
@@ -132,7 +127,7 @@ struct Product {
                 run<Bits, 1, 4>(inputs, 0, block, true);
                 block += 4;
             } else if (block + 2 <= last) {
-                run_rows<Bits>(inputs, rows, block);
+                run_rows<Bits>(inputs, 0, rows, block, block % kColumn == 0);
                 block += 2;
             } else {  // the last one
                 for (int64_t row = 0; row < rows; row++) run<Bits, 1, 1>(inputs, row, block, false);

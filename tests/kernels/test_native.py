@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +14,21 @@ import pytest
 import torch
 
 from lmnb.kernels import native
+
+# Each of the lanes of `lanes.h`: what makes a compiler choose them, and what a CPU must have to run them.
+_LANES = {
+    "lanes_avx2": ("-mno-avx512f", set()),
+    "lanes_avx512_fma": ("-mavx512bw -mavx512vl -mno-avx512bf16", {"avx512bw", "avx512vl"}),
+    "lanes_avx512_bf16": ("-mavx512bw -mavx512vl -mavx512bf16", {"avx512bw", "avx512vl", "avx512_bf16"}),
+}
+_CPU_FLAGS = native._cpu_flags()
+_TRY_PRODUCTS = """
+import sys
+from lmnb.kernels import native, quantized_linear
+native._FLAGS = ("-O0", *native._FLAGS[1:])  # a fifth of the time
+if native.prepare() is None: sys.exit(native.why_not())
+if "run" in sys.argv: print([quantized_linear._agrees(quantized_linear.NativeProduct, bits) for bits in (4, 8)])
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +53,24 @@ def test_a_cpu_of_another_kind(flags: set[str], monkeypatch: pytest.MonkeyPatch)
     assert native.prepare() is None
     assert "AVX2" in native.why_not()
     assert native.native_kernels(torch.zeros(1, dtype=torch.bfloat16)) is None
+
+
+@pytest.mark.parametrize("lanes", _LANES)
+def test_every_kind_of_lanes(lanes: str, tmp_path: Path) -> None:
+    """They compile, and multiply rightly where the CPU can run them; in a process of its own, which has one library."""
+    compiler = shutil.which("g++")
+    if compiler is None or not native._CPU_FLAGS <= _CPU_FLAGS:
+        pytest.skip("not g++ on an x86 CPU")
+    options, needed = _LANES[lanes]
+    runs = needed <= _CPU_FLAGS
+    done = subprocess.run(
+        [sys.executable, "-c", _TRY_PRODUCTS, *(["run"] if runs else [])],
+        env={**os.environ, "CXX": f"{shlex.quote(compiler)} {options}", "LMNB_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not runs or done.stdout.strip() == "[True, True]"
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

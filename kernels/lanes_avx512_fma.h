@@ -1,0 +1,54 @@
+// `lanes_avx512.h` without BF16: pairs of bfloat16 are multiplied as the float32 that they are.
+
+#pragma once
+
+namespace lmnb {
+
+struct Pairs {
+    Floats even, odd;
+};
+using Both = Pairs;
+// What products take their inputs as, and how many rows and blocks of 16 outputs they have at once.
+using Input = float;
+constexpr int kTileRows = 8, kTileBlocks = 2;
+// Blocks of 16 keys or dimensions that attention has at once.
+constexpr int kAttendBlocks = 4;
+
+// The upper halves of float32 after a rounding to the nearest, of two alike to the even one; NaN stays NaN.
+inline __m256i narrowed(Floats value) {
+    const __m512i bits = _mm512_castps_si512(value), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), all(1));
+    const __m512i near = _mm512_add_epi32(bits, _mm512_add_epi32(odd, all(0x7FFF)));
+    const __m512i kept = _mm512_mask_or_epi32(near, is_nan(value), bits, all(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+}
+
+// Inputs 2 i and 2 i + 1 of a row, in all lanes.
+inline Both pair(const float* at) { return {all(at[0]), all(at[1])}; }
+
+inline Pairs load_pairs(const int32_t* at) {  // aligned
+    const __m512i both = _mm512_load_si512(at);
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
+            _mm512_castsi512_ps(_mm512_and_si512(both, all(static_cast<int32_t>(0xFFFF0000))))};
+}
+inline Floats dot(Floats sum, Both a, Pairs b) {  // sum + a0 b0 + a1 b1
+    return fma(a.odd, b.odd, fma(a.even, b.even, sum));
+}
+
+// Of 16 outputs, two inputs' integers: see `quantized_linear.cpp` for the records. Int4 in four steps of a chunk.
+struct Packed4 {
+    __m512i chunk;
+    explicit Packed4(const uint8_t* at) : chunk(_mm512_loadu_si512(at)) {}
+    Pairs integers(int step) const {
+        // Of an index only the lowest four bits matter.
+        const Floats table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        return {_mm512_permutexvar_ps(_mm512_srli_epi32(chunk, 4 * step), table),
+                _mm512_permutexvar_ps(_mm512_srli_epi32(chunk, 16 + 4 * step), table)};
+    }
+};
+inline Pairs integers8(const uint8_t* at) {
+    const __m512i both = _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+    return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(both, 24), 24)),
+            _mm512_cvtepi32_ps(_mm512_srai_epi32(both, 8))};
+}
+
+}  // namespace lmnb
