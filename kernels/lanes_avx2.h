@@ -144,6 +144,12 @@ inline Floats rounded(Floats value) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(rounded_bits(value.low), 16)),
             _mm256_castsi256_ps(_mm256_slli_epi32(rounded_bits(value.high), 16))};
 }
+inline Floats load_bytes(const uint8_t* at) {  // signed
+    const auto eight = [](const uint8_t* from) {
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+    };
+    return {eight(at), eight(at + 8)};
+}
 inline Floats load_half(const uint8_t* at) {  // float16
     const __m128i* halves = reinterpret_cast<const __m128i*>(at);
     return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
@@ -190,13 +196,7 @@ struct Packed4 {
     }
 };
 inline Pairs integers8(const uint8_t* at) {
-    const __m128i* bytes = reinterpret_cast<const __m128i*>(at);
-    const __m256i low = _mm256_cvtepu16_epi32(_mm_loadu_si128(bytes));
-    const __m256i high = _mm256_cvtepu16_epi32(_mm_loadu_si128(bytes + 1));
-    const auto signed_byte = [](__m256i lanes, int behind) {  // bits `behind` to the left of it go, and those to its right
-        return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(lanes, behind), 24));
-    };
-    return {{signed_byte(low, 24), signed_byte(high, 24)}, {signed_byte(low, 16), signed_byte(high, 16)}};
+    return {load_bytes(at), load_bytes(at + 16)};
 }
 
 // 8 rows of 16 bfloat16 become 8 rows of pairs, `stride` apart.

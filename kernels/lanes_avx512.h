@@ -48,6 +48,9 @@ inline void store(bf16* at, Floats value, Lanes lanes = 0xFFFF) {
 }
 // `value` as it is after a rounding to bfloat16.
 inline Floats rounded(Floats value) { return widened(narrowed(value)); }
+inline Floats load_bytes(const uint8_t* at) {  // signed
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))));
+}
 inline Floats load_half(const uint8_t* at) {  // float16
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
 }

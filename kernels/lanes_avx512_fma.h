@@ -46,9 +46,7 @@ struct Packed4 {
     }
 };
 inline Pairs integers8(const uint8_t* at) {
-    const __m512i both = _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
-    return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(both, 24), 24)),
-            _mm512_cvtepi32_ps(_mm512_srai_epi32(both, 8))};
+    return {load_bytes(at), load_bytes(at + 16)};
 }
 
 }  // namespace lmnb

@@ -8,7 +8,7 @@
 // they are read: group by group, block by block. The record of a block's group holds, for int4,
 //   4 x 64 bytes: 16-bit lane 2 o + p of chunk c has in nibble s the integer of output o, input 8 c + 2 s + p;
 // and for int8
-//   16 x 32 bytes: byte 2 o + p of pair i is the integer of output o, input 2 i + p;
+//   16 x 32 bytes: byte 16 p + o of pair i is the integer of output o, input 2 i + p;
 // then d of the 16 outputs as float16, and for int4 m too. `quantized_linear.py` writes it.
 
 #include "native.h"

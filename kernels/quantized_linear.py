@@ -184,7 +184,7 @@ def _records(weight: QuantizedWeight) -> Tensor:
 
     if weight.minimum is None:
         blocks = filled(weight.integers).view(torch.uint8).view(-1, _BLOCK, ins // GROUP, GROUP // 2, 2)
-        return torch.cat((blocks.permute(0, 2, 3, 1, 4).flatten(2), halves(weight.scale)), -1)
+        return torch.cat((blocks.permute(0, 2, 3, 4, 1).flatten(2), halves(weight.scale)), -1)
     # [block, output, group, chunk, step]: bytes of two inputs; a lane takes one of the two inputs of all four steps.
     pairs = filled(weight.integers).view(-1, _BLOCK, ins // GROUP, 4, 4).permute(0, 2, 3, 1, 4)
     first, second = pairs & 15, pairs >> 4
