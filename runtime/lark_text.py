@@ -15,8 +15,9 @@ _TOKEN = re.compile(
     | %llguidance\b | <[^>\s"]+> | .""",
     re.VERBOSE | re.DOTALL,
 )
-_ATTRIBUTES = re.compile(r"^[ \t]*[?!]?[\w.-]+\[([^\]\n]*)\][ \t]*:", re.MULTILINE)
+_ATTRIBUTES = re.compile(r"^[ \t]*[?!]?[\w.-]+[ \t]*\[([^\]\n]*)\][ \t]*:", re.MULTILINE)
 _WITHOUT_EFFECT = re.compile(r"\b(temperature|stop|stop_capture)\s*=")
+_COUNTING = re.compile(r"\bmax_tokens\s*=")
 
 
 def prepared(source: str, schema_text: Callable[[str], str]) -> str:
@@ -29,6 +30,11 @@ def prepared(source: str, schema_text: Callable[[str], str]) -> str:
                 f"the grammar's {attribute[1]}= ({where}) has no effect here; give it to gen, or remove it"
             )
     return "".join(_parts(source, schema_text))
+
+
+def counts_tokens(source: str) -> bool:
+    """Whether the grammar says of how many tokens a part may be."""
+    return any(_COUNTING.search(found[1]) for found in _ATTRIBUTES.finditer(source))
 
 
 def _parts(source: str, schema_text: Callable[[str], str]) -> Iterator[str]:

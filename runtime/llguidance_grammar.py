@@ -26,9 +26,13 @@ class LLGuidanceMatcher:
 
     engine = "llguidance"
 
-    def __init__(self, vocabulary: GrammarVocabulary, matcher: Any, *, ended: bool = False) -> None:
+    def __init__(
+        self, vocabulary: GrammarVocabulary, matcher: Any, *, counts_tokens: bool = False, ended: bool = False
+    ) -> None:
+        """`counts_tokens`: see `Reading`."""
         self._vocabulary = vocabulary
         self._matcher = matcher
+        self._counts_tokens = counts_tokens
         self._ended = ended
 
     def fill(self, bitmask: np.ndarray) -> bool:
@@ -72,12 +76,14 @@ class LLGuidanceMatcher:
 
     def fork(self) -> LLGuidanceMatcher:
         """See `GrammarMatcher.fork`. Costs a microsecond."""
-        return LLGuidanceMatcher(self._vocabulary, self._matcher.deep_copy(), ended=self._ended)
+        copy = self._matcher.deep_copy()
+        return LLGuidanceMatcher(self._vocabulary, copy, counts_tokens=self._counts_tokens, ended=self._ended)
 
     def forced(self) -> bytes:
-        """See `GrammarMatcher.forced`. Following very much text takes the library to its limits, which it does not
-        say until it is asked for the next mask."""
-        if self._ended or self._matcher.is_error():
+        """See `GrammarMatcher.forced`. Empty where tokens count: too many of them end even text that is said to be
+        forced. Following very much text takes the library to its limits, which it does not say until it is asked for
+        the next mask."""
+        if self._ended or self._counts_tokens or self._matcher.is_error():
             return b""
         ahead = self._matcher.deep_copy()
         text = bytes(ahead.compute_ff_bytes())
@@ -113,7 +119,7 @@ class LLGuidanceCompiler:
     def compile(self, constraint: Constraint, reading: Reading) -> LLGuidanceMatcher:
         """`reading` is `constraint`'s. GrammarError says what in it cannot be enforced."""
         assert reading.grammar is not None
-        compiled = self._compile(reading.grammar, tells_lines=reading.tells_lines)
+        compiled = self._compile(reading.grammar, tells_lines=reading.tells_lines, counts_tokens=reading.counts_tokens)
         if not isinstance(compiled, GrammarError):
             return compiled
         if constraint.kind == "json_schema":
@@ -124,7 +130,9 @@ class LLGuidanceCompiler:
         compiled = self._compile(grammar)
         return compiled if isinstance(compiled, GrammarError) else None
 
-    def _compile(self, grammar: str, *, tells_lines: bool = False) -> LLGuidanceMatcher | GrammarError:
+    def _compile(
+        self, grammar: str, *, tells_lines: bool = False, counts_tokens: bool = False
+    ) -> LLGuidanceMatcher | GrammarError:
         make = partial(self._library.LLMatcher, self._tokenizer, grammar, log_level=0, limits=self._limits)
         matcher = give_way(make)
         if matcher.is_error():
@@ -132,7 +140,7 @@ class LLGuidanceCompiler:
         warnings = matcher.get_grammar_warnings()
         if warnings:  # a warning says that something in the grammar has no effect
             return GrammarError(_reason(warnings[0], tells_lines=tells_lines))
-        return LLGuidanceMatcher(self._vocabulary, matcher)
+        return LLGuidanceMatcher(self._vocabulary, matcher, counts_tokens=counts_tokens)
 
 
 class _Vocabulary:

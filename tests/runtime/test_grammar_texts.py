@@ -83,6 +83,7 @@ def test_grammars_are_enforced(grammar: str, valid: list[str], invalid: list[str
         ("start: <|im_end|>\n", "<|im_end|> (line 1) names tokens"),
         ('start: "a"\n// b\nb[temperature=0.3]: /a/\n', "temperature= (line 3) has no effect"),
         ('start[stop="x"]: /.*/\n', "stop= (line 1) has no effect"),
+        ('start: "a" b\n?b [ temperature = 1 ] : /a/\n', "temperature= (line 2) has no effect"),
         ('%llguidance {"no_forcing":false}\nstart: "a"\n', "leave that line out"),
         ('start: "a" %json {"type":\n', "JSON (line 1) cannot be read"),
         ('start: %json {"type":"foo"}\n', "'type' at #"),

@@ -407,6 +407,22 @@ def test_planning_makes_the_mask_of_the_next_choice(
     assert num_checked[0] > 20
 
 
+@pytest.mark.parametrize("most", [3, 7, 14, 20])
+@pytest.mark.parametrize("header", ["x[max_tokens={}]:", "!x [lazy, max_tokens = {}] :"])
+def test_nothing_is_forced_where_tokens_count(header: str, most: int) -> None:
+    """Too many of them end even text that is said to be forced, and what may follow it depends on their number."""
+    tokenizer = small_tokenizer("gpt2")
+    source = f'start: "so " x y\n{header.format(most)} "the weather is" /[ a-z]*/\ny: "!!"\n'
+    constraint = Constraint("ebnf", source)
+    done = {}
+    for mode in ("plain_masks", "jump_forward", "prefix_cache"):
+        with engine_of(tokenizer, **{mode: mode == "plain_masks"}) as engine:
+            done[mode] = engine.submit(request_of(tokenizer, "Q: ", constraint)).result(timeout=20)
+    assert len({completion.token_ids for completion in done.values()}) == 1
+    assert {completion.num_forced_tokens for completion in done.values()} == {0}
+    assert done["jump_forward"].text.endswith("!!")
+
+
 def test_a_request_can_switch_it() -> None:
     tokenizer = ByteTokenizer()
     constraint = Constraint("regex", "(yes|no), of course")
