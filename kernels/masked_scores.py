@@ -74,7 +74,7 @@ def unpack_bitmask(words: Tensor, num_tokens: int) -> Tensor:
     """Bool [R, num_tokens], true where the bit of the token is set, from int32 words [R, W]."""
     octets = words.contiguous().view(torch.uint8)
     weights = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=words.device)
-    allowed = (octets.unsqueeze(-1) & weights).ne(0).view(len(words), -1)[:, :num_tokens]
+    allowed = (octets.unsqueeze(-1) & weights).ne(0).flatten(1)[:, :num_tokens]
     missing = num_tokens - allowed.shape[1]
     return torch.nn.functional.pad(allowed, (0, missing)) if missing else allowed
 

@@ -33,3 +33,10 @@ def test_what_they_say() -> None:
     assert peak + log_sum == pytest.approx(math.log(3))
     peak, log_sum = log_sums_reference(logits, source, mask, source, 1)[0].tolist()
     assert peak + log_sum == pytest.approx(math.log(2))
+
+
+def test_no_rows() -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    masks = torch.zeros(1, 2, dtype=torch.int32)
+    assert log_sums_reference(torch.randn(3, 40), none).shape == (0, 2)
+    assert log_sums_reference(torch.randn(3, 40), none, masks, none, 40).shape == (0, 2)
