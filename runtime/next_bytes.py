@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.tokenizer import Tokenizer
+
+_NUM_KEPT = 64  # sets of bytes that are shared
 
 
 class Behind(NamedTuple):
@@ -40,6 +43,7 @@ class NextBytes:
         self._bytes = np.array([byte for _, byte in telling], dtype=np.uint8)
         # No mask shows that such a byte may come next: it is only written by a token that begins before it.
         self._hidden = frozenset(inner - self._single.keys())
+        self._recall_set = lru_cache(_NUM_KEPT)(self._set_of)
 
     def after(self, matcher: GrammarMatcher, text: bytes) -> Behind | None:
         """What may follow `text`, which must be allowed next. None if it cannot be said, for want of tokens to walk
@@ -49,4 +53,9 @@ class NextBytes:
         if not copy.accept_all([self._single.get(byte, -1) for byte in text]) or not copy.fill(mask):
             return None
         first = self._bytes[(mask.view(np.uint32)[self._words] & self._bits) != 0]
-        return Behind(frozenset(first.tolist()) | self._hidden, mask)
+        return Behind(self._recall_set(first.tobytes()), mask)
+
+    def _set_of(self, first: bytes) -> frozenset[int]:
+        """What may come where tokens say `first`. Most are the same, and each takes kilobytes: whoever remembers many
+        of them shares them."""
+        return frozenset(first) | self._hidden

@@ -69,3 +69,14 @@ def test_a_byte_that_has_no_token_of_its_own_may_always_follow() -> None:
 def test_text_that_cannot_be_walked_through_says_nothing() -> None:
     matcher = Grammars(Glued(), 259).compile(Constraint("regex", '"cd'))
     assert NextBytes(Glued(), 259).after(matcher, b'"c') is None
+
+
+def test_equal_sets_are_one() -> None:
+    tokenizer = ByteTokenizer()
+    grammars, next_bytes = Grammars(tokenizer, tokenizer.vocab_size), NextBytes(tokenizer, tokenizer.vocab_size)
+    found = []
+    for regex in ('"[^"]*"', '"[^"]+"[a-z]'):
+        behind = next_bytes.after(grammars.compile(Constraint("regex", regex)), b'"x')
+        assert behind is not None
+        found.append(behind.first)
+    assert found[0] is found[1]
