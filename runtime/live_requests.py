@@ -280,6 +280,10 @@ class LiveRequests:
     def _end(self, sequence: Sequence, error: Exception | None = None, *, keep: bool = True) -> None:
         """Publish a request's completion; `settle` then takes it out of the engine. Of many that end in one step,
         none waits for the others' memory to be put in order."""
+        try:
+            is_cut = error is None and self._is_cut(sequence)
+        except Exception as broken:  # it is told nevertheless
+            is_cut, error, keep = False, _as_ours(broken), False
         sequence.drop_pending()
         sequence.release_held()
         self._ended.append((sequence, keep))
@@ -287,18 +291,18 @@ class LiveRequests:
         self._live.pop(sequence.id, None)
         self.prompt_tokens += sequence.num_prompt + sequence.num_begun
         self.reused_tokens += sequence.cached_tokens or 0
-        sequence.handle.publish(FinishEvent(sequence.completion(is_cut=self._is_cut(sequence)), error))
+        sequence.handle.publish(FinishEvent(sequence.completion(is_cut=is_cut), error))
 
     def _is_cut(self, sequence: Sequence) -> bool:
         """Whether a stop ended a constrained text where its grammar would have gone on. What the stop cut from it is
-        no part of it."""
+        no part of it. A model without end tokens goes on wherever it can."""
         matcher, output, eos_ids = sequence.fresh_matcher, sequence.output, self._tokenizer.eos_ids
         if matcher is None or output.finish_reason != "stop" or output.matched is None or output.matched in eos_ids:
             return False
         kept = output.token_ids[: output.num_kept_tokens]
         rest = output.text[len(self._tokenizer.decode(kept)) :]
         ids = [*kept, *(self._tokenizer.encode(rest) if rest else ())]
-        return not (all(map(matcher.accept, ids)) and matcher.accept(min(eos_ids)))
+        return not (eos_ids and all(map(matcher.accept, ids)) and matcher.accept(min(eos_ids)))
 
 
 def _as_ours(cause: Exception) -> Exception:

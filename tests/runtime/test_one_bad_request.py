@@ -102,6 +102,31 @@ def test_a_grammar_that_breaks_fails_alone(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("asks", [{}, {"return_logprob": True}])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_an_end_that_breaks_is_told(overlap: bool, asks: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_engine(grammars=Grammars(TOKENIZER, TOKENIZER.vocab_size), overlap=overlap) as engine:
+        requests = engine._loop.requests
+        is_cut = raising(requests._is_cut, lambda sequence: sequence.matcher is not None)
+        monkeypatch.setattr(requests, "_is_cut", is_cut)
+        for regex in ("abc", "[0-9]{4}"):
+            broken = engine.submit(prompt("x", 8, constraint=Constraint("regex", regex), **asks))
+            other = engine.submit(prompt("z", 8))
+            with pytest.raises(GenerationError, match="broken on purpose"):
+                broken.result(timeout=20)
+            assert list(other.result(timeout=20).token_ids) == greedy("z", 8)
+
+
+@pytest.mark.timeout(60)
+def test_a_stop_in_a_constrained_text_where_the_model_has_no_end_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TOKENIZER, "eos_ids", frozenset())
+    with fake_engine(grammars=Grammars(TOKENIZER, TOKENIZER.vocab_size)) as engine:
+        asked = prompt("x", 8, constraint=Constraint("regex", "[0-9]{3}abc"), stop=("b",))
+        done = engine.submit(asked).result(timeout=20)
+        assert (done.text[3:], done.finish_reason, done.is_cut) == ("a", "stop", True)
+
+
+@pytest.mark.timeout(60)
 def test_an_error_of_no_one_request_fails_those_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_engine() as engine:
         scheduler = engine._loop.scheduler
