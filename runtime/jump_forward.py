@@ -139,6 +139,13 @@ class JumpForward:
         """Whether `prepare` has nothing left to do."""
         return self._tables.retokenizer is not None
 
+    def tokens_of(self, text: str, kept: list[int]) -> list[int] | None:
+        """Tokens of a generated text, of which the `kept` ones spell the beginning; None if none spell it."""
+        assert self._tables.retokenizer is not None
+        rest = text.encode()[len(self._tables.retokenizer.bytes_of(kept)) :]
+        others = self._tables.retokenizer.encode(rest.decode(errors="replace"))
+        return None if others is None else [*kept, *others]
+
     def jump(self, sequence: EngineSequence, scheduler: Scheduler) -> TokenEvent | None:
         """Add what the sequence's grammar forces next. The event to publish; None if nothing was added, or if its
         log-probabilities must come first (`Sequence.held`). May finish the sequence's output."""

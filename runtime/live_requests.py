@@ -299,10 +299,8 @@ class LiveRequests:
         matcher, output, eos_ids = sequence.fresh_matcher, sequence.output, self._tokenizer.eos_ids
         if matcher is None or output.finish_reason != "stop" or output.matched is None or output.matched in eos_ids:
             return False
-        kept = output.token_ids[: output.num_kept_tokens]
-        rest = output.text[len(self._tokenizer.decode(kept)) :]
-        ids = [*kept, *(self._tokenizer.encode(rest) if rest else ())]
-        return not (eos_ids and all(map(matcher.accept, ids)) and matcher.accept(min(eos_ids)))
+        ids = self._jumps.tokens_of(output.text, output.token_ids[: output.num_kept_tokens])
+        return not (ids is not None and eos_ids and matcher.accept_all(ids) and matcher.accept(min(eos_ids)))
 
 
 def _as_ours(cause: Exception) -> Exception:

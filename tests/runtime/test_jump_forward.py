@@ -423,6 +423,25 @@ def test_nothing_is_forced_where_tokens_count(header: str, most: int) -> None:
     assert done["jump_forward"].text.endswith("!!")
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "spm-first", "blanks"])
+@pytest.mark.parametrize(
+    ("regex", "stop", "is_cut"),
+    [
+        ("calculator?", "r", False),
+        ("calculator", "r", True),
+        ("x( calcula(tor!)?)", "tor", False),
+        ("天(气)?", "气", False),
+    ],
+)
+def test_a_stop_within_a_token_leaves_a_match_whole(kind: str, regex: str, stop: str, is_cut: bool) -> None:
+    tokenizer = small_tokenizer(kind)
+    with engine_of(tokenizer) as engine:
+        asked = request_of(tokenizer, "Q: ", Constraint("regex", regex), stop=(stop,), min_new_tokens=99)
+        done = engine.submit(asked).result(timeout=20)
+    assert (done.matched, done.is_cut) == (stop, is_cut)
+    assert (re.fullmatch(regex, done.text) is None) == is_cut
+
+
 def test_a_request_can_switch_it() -> None:
     tokenizer = ByteTokenizer()
     constraint = Constraint("regex", "(yes|no), of course")
