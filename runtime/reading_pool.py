@@ -48,6 +48,10 @@ from lmnb.runtime.reading_worker import main
 main()
 """
 
+# A process is started with the interpreter held until the new program runs: of several at once, the engine's thread
+# would wait for all of them. One at a time lets it through in between.
+_starting = threading.Lock()
+
 
 class _NoProcessError(Exception):
     """A process could not be started; why."""
@@ -62,15 +66,16 @@ class ReadingProcess:
         if not sys.executable:
             raise _NoProcessError("Python does not know its own program")
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, json.dumps(path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-                **_apart(),
-            )
+            with _starting:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM, json.dumps(path)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    bufsize=0,
+                    env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                    **_apart(),
+                )
         except (OSError, ValueError) as error:
             raise _NoProcessError(str(error)) from None
         self.ended = False
@@ -321,6 +326,8 @@ def _close_all() -> None:
 
 
 def _disown_all() -> None:
+    global _starting
+    _starting = threading.Lock()  # whoever held it is not in the fork
     for pool in list(_pools):
         pool.disown()
 
