@@ -106,11 +106,8 @@ test-py: $(VENV)/.setup-dev ## pytest, all but the browser tests
 test-gpu: ## the tests of runtime and kernels on a CUDA GPU; GPU_PYTHON names a Python that has lmnb and CUDA
 	LMNB_TEST_DEVICE=cuda $(GPU_PYTHON) -m pytest -m 'not e2e' tests/kernels tests/runtime
 
-# Tensors of their own, not pieces of torch's pool, so that a sanitizer sees what lies outside of them.
 sanitize-gpu: ## the kernels on a CUDA GPU under compute-sanitizer; SANITIZER=racecheck looks for races in shared memory
-	LMNB_TEST_DEVICE=cuda LMNB_TEST_SHAPES=small PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
-		compute-sanitizer --tool $(SANITIZER) --target-processes all --error-exitcode 1 \
-		$(GPU_PYTHON) -m pytest tests/kernels/triton_checks.py tests/runtime/device_sampler_checks.py
+	$(GPU_PYTHON) scripts/sanitize.py --tool $(SANITIZER)
 
 test-e2e: $(VENV)/.setup-dev ## pytest in a real JupyterLab and Notebook 7 (needs Chromium)
 	$(BIN)/python scripts/run_tests.py -m e2e --durations=15 tests/e2e
