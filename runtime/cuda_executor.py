@@ -1,8 +1,9 @@
 """Runs steps on a CUDA GPU: a slot table that stays there, Triton attention plans, and graphs for decoding.
 
-A step of decoding requests only is padded to one of a ladder of sizes and replayed as a CUDA graph; the first time
-a size comes up it runs operation by operation, and its graph is captured meanwhile. Everything is queued on one
-stream and nothing is waited for, so memory that a later step reuses is never overwritten too early.
+A step of decoding requests only is padded to one of a ladder of sizes and replayed as a CUDA graph. A size that is new
+borrows a larger one's for a few steps; then, or where there is none, a step runs operation by operation, and its graph
+is captured meanwhile. Everything is queued on one stream and nothing is waited for, so memory that a later step reuses
+is never overwritten too early.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import functools
 import gc
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,12 +42,14 @@ from lmnb.runtime.device_batch import (
 from lmnb.runtime.device_sampler import DeviceSampler
 from lmnb.runtime.kv_pool import KVPool
 from lmnb.runtime.pending_tokens import PendingTokens
+from lmnb.runtime.rehearsal import rehearse
 from lmnb.runtime.rows import MAX_BRANCH_ROWS, Row, one_token_rows
 from lmnb.runtime.sampler import Sampler
 from lmnb.runtime.scheduler import Scheduler
+from lmnb.runtime.step_graphs import GraphKey, StepGraphs
 
-# Batch sizes with a graph of their own: padding costs little between them, and each is captured when first needed.
-_LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024)
+# Batch sizes with a graph of their own: padding costs little between them, and up to 8 nothing but for a single row.
+_LADDER = (1, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024)
 _SMALL = (8, 16, 32, 64, 128, 256, 384, 512)  # of these, those for steps whose number of tokens varies: see `_small`
 _MOST_SMALL_READS = 1 << 16  # keys: of Llama 3 8B 0.27 GB a layer, which is 2 ms a step on the fastest cards
 _WIDE_ITEMS = (0, 32, 128, 512, 2048)  # room for wide items: a graph launches as many programs as it has room for
@@ -97,7 +102,7 @@ class CudaExecutor:
         self._partial_lse = torch.empty(places, dtype=torch.float32, device=self._device)
         self._staging = Staging(self._device)
         self._chooser = DeviceSampler(self._num_tokens, self._last_tokens, self._staging)
-        self._graphs: dict[tuple[int, int, bool], _Graph] = {}
+        self._graphs: StepGraphs[_Graph] = StepGraphs()
         self._graph_pool: Any = None
         self._side_stream: Any = None
         if self._device.type == "cuda":
@@ -136,6 +141,10 @@ class CudaExecutor:
             return self._chooser.report(self._greedy, logits, built.sampled_rows, draws)
         places = [row.sequence.row for row in built.sampled]
         return self._chooser.launch(logits, built.sampled_rows, places, draws)
+
+    def rehearsal(self) -> Callable[[], None]:
+        sizes = (self._model.vocab_size, self._num_tokens, self._table.shape[1])
+        return partial(rehearse, self._device, self._model.kv_layout.dtype, *sizes)
 
     def close(self) -> None:
         if self._device.type == "cuda":
@@ -194,23 +203,22 @@ class CudaExecutor:
         """Logits of rows of one token each, padded to `size`. `items`: what attention reads; None in strict mode, where
         each token reads all of its own keys."""
         columns = one_token_columns(rows, self._scheduler.table)
-        if items is None:
-            key = (size, 0, False)
-            arrays = self._strict_arrays(columns, size)
-        else:
-            key = (size, next(room for room in _WIDE_ITEMS if room >= len(items.wide)), items.is_short)
-            arrays = self._decode_arrays(columns, items, *key[:2])
+        key, known = self._graphs.find(_graph_key(items, size), partial(self._holds, items))
+        arrays = self._strict_arrays(columns, key.size) if items is None else self._decode_arrays(columns, items, key)
         self._staging.upload(arrays, self._inputs)
-        known = self._graphs.get(key)
         if known is None:
-            logits, chosen = self._decode_step(*key)
+            logits, chosen = self._decode_step(key)
             if self._limits.cuda_graphs and self._device.type == "cuda":
-                self._graphs[key] = self._capture(*key)
+                self._graphs.add(key, self._capture(key))
         else:
             known.graph.replay()
             logits, chosen = known.logits, known.chosen
         self._greedy = chosen[:, : len(rows)]
         return logits[: len(rows)]
+
+    def _holds(self, items: DecodeItems | None, key: GraphKey) -> bool:
+        """Whether a step of that many rows has room for the items' partial results: the more rows, the fewer each."""
+        return items is None or int(items.num_parts.max()) <= self._parts(key.size)
 
     def _decode_fields(self, size: int, room: int) -> list[Field]:
         if self._limits.deterministic:
@@ -219,7 +227,8 @@ class CudaExecutor:
         narrow = Field("narrow", (self._narrow_room(size), ITEM_FIELDS))
         return [*tokens, narrow, Field("wide", (room, ITEM_FIELDS))]
 
-    def _decode_arrays(self, columns: list[Ints], items: DecodeItems, size: int, room: int) -> list[Ints]:
+    def _decode_arrays(self, columns: list[Ints], items: DecodeItems, key: GraphKey) -> list[Ints]:
+        size, room, _ = key
         padding = [0, 0, 0, self._spare_row, self._pool.spare_slot, 1, 0]
         arrays = [*columns, columns[2] + 1, items.num_parts]
         padded = [_pad(array, size, value) for array, value in zip(arrays, padding, strict=True)]
@@ -230,8 +239,9 @@ class CudaExecutor:
         padded = [_pad(array, size, value) for array, value in zip(columns, padding, strict=True)]
         return [*padded, one_token_tiles(padded[2], padded[3])]
 
-    def _decode_step(self, size: int, room: int, is_short: bool) -> tuple[Tensor, Tensor]:
+    def _decode_step(self, key: GraphKey) -> tuple[Tensor, Tensor]:
         """One decode step on what lies in the input buffer."""
+        size, room, is_short = key
         inputs = views(self._inputs, self._decode_fields(size, room))
         if self._limits.deterministic:
             plan = DevicePlan(self._table, None, strict_tiles=inputs["strict_tiles"])
@@ -241,13 +251,13 @@ class CudaExecutor:
         logits = self._model.forward(batch, self._pool.keys, self._pool.values)
         return logits, greedy(logits, self._num_tokens, self._last_tokens, inputs["places"])
 
-    def _capture(self, size: int, room: int, is_short: bool) -> _Graph:
+    def _capture(self, key: GraphKey) -> _Graph:
         """Record the step that has just run; nothing is computed. The step itself goes on meanwhile."""
         graph = torch.cuda.CUDAGraph()
         with _CAPTURING, torch.cuda.stream(_capture_stream(self._device)):
             graph.capture_begin(pool=self._graph_pool, capture_error_mode="thread_local")
             try:
-                logits, chosen = self._decode_step(size, room, is_short)
+                logits, chosen = self._decode_step(key)
             finally:
                 graph.capture_end()
         return _Graph(graph, logits, chosen)
@@ -343,6 +353,12 @@ class CudaExecutor:
     def _parts(self, size: int) -> int:
         """Partial results there is room for, for each of `size` requests."""
         return max(_MIN_PARTS, min(_MAX_PARTS, _PART_ROWS // size))
+
+
+def _graph_key(items: DecodeItems | None, size: int) -> GraphKey:
+    if items is None:
+        return GraphKey(size, 0, False)
+    return GraphKey(size, next(room for room in _WIDE_ITEMS if room >= len(items.wide)), items.is_short)
 
 
 def _num_processors(device: torch.device) -> int:

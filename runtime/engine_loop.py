@@ -67,6 +67,7 @@ class EngineLoop:
         self.requests = LiveRequests(self.scheduler, jumps, tokenizer, grammars, limits, put=self.inbox.put)
         sampler = Sampler(min(tokenizer.vocab_size, model.vocab_size))
         self._executor = make_executor(model, self._pool, self.scheduler, sampler, limits)
+        self.rehearse = self._executor.rehearsal()
         self._overlap = limits.overlap
         self._flights: list[Flight] = []
         self._death: BaseException | None = None

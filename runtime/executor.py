@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -34,6 +35,11 @@ class Executor(Protocol):
     def choose(self, built: BuiltBatch, logits: Tensor) -> PendingTokens | None:
         """Launch the choice of the next tokens of `built.sampled`; None if there are none. Rows whose masks were late
         come with logits that were kept."""
+        ...
+
+    def rehearsal(self) -> Callable[[], None]:
+        """What takes from the first requests some of what they would wait for. It may run in any thread, beside steps
+        and behind `close`."""
         ...
 
     def close(self) -> None:
@@ -83,6 +89,9 @@ class TorchExecutor:
         places = [row.sequence.row for row in built.sampled]
         self._last_tokens[places] = tokens.chosen.long()
         return tokens
+
+    def rehearsal(self) -> Callable[[], None]:
+        return lambda: None
 
     def close(self) -> None:
         del self._model

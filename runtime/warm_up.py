@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-_TURN_SECONDS = 0.0005
+_TURN_SECONDS = 0.00002  # a step of many small operations may wait so long behind each
 _EXIT_SECONDS = 10.0
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 

@@ -63,7 +63,7 @@ class RuntimePlan:
         grammars, tables = begun or _constraints(loaded.tokenizer, loaded.model.vocab_size)
         config = _sized(self.config, self.size, loaded.model.kv_layout)
         engine = Engine(loaded.model, loaded.tokenizer, config, grammars, tables)
-        warm_up(grammars.prepare_xgrammar)
+        warm_up(engine.rehearse, grammars.prepare_xgrammar)
         return engine, self.codec
 
 

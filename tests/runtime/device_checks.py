@@ -10,11 +10,13 @@ import gc
 import itertools
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import triton
 from device_support import DEVICE, ON_GPU
 from fp8_support import keys_in_fp8, regret
 from late_support import count_late
@@ -22,6 +24,11 @@ from model_support import masked_logits, random_model, save_model
 from small_tokenizers import small_tokenizer
 
 from lmnb.errors import OutOfMemoryError
+from lmnb.kernels.choose_triton import _draw, _take_likeliest
+from lmnb.kernels.kept_floor_triton import collect, narrow
+from lmnb.kernels.log_sums_triton import _of_rows, _of_tiles
+from lmnb.kernels.score_tiles_triton import _penalise
+from lmnb.kernels.slot_table_triton import _copy_rows
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.grammar import Grammars
@@ -29,6 +36,7 @@ from lmnb.runtime.loading import LoadedModel, load_model
 from lmnb.runtime.prompt_layout import PromptLayout, Section
 from lmnb.runtime.request import Completion, Constraint, Request, SamplingParams
 
+CHOICE_KERNELS = (_take_likeliest, _draw, narrow, collect, _penalise, _of_tiles, _of_rows, _copy_rows)
 NUM_TOKENS = 48 if ON_GPU else 4
 STEM = 700 if ON_GPU else 270  # long enough for the shared part to be read apart
 KINDS = ["llama", "mistral-window", "qwen3", "llama-bias-gqa"] if ON_GPU else ["llama"]
@@ -331,6 +339,36 @@ def told(completion: Completion) -> tuple[Any, ...]:
 
 # (ahead, together)
 ORDERS = [(False, False), (True, False), (True, True), (False, True)] if ON_GPU else [(False, True), (True, True)]
+
+
+def test_after_a_rehearsal_no_choice_waits_for_a_kernel(
+    models: tuple[Any, LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, loaded = models
+    engine = Engine(
+        loaded.model,
+        loaded.tokenizer,
+        EngineConfig(pool_tokens=8192),
+        Grammars(loaded.tokenizer, loaded.model.vocab_size),
+    )
+    compiled: list[str] = []
+    if ON_GPU:
+        for kernel in CHOICE_KERNELS:
+            kernel.device_caches.clear()
+        monkeypatch.setattr(
+            triton.knobs.runtime, "jit_post_compile_hook", lambda *args, fn, **more: compiled.append(fn.name) or False
+        )
+    engine.rehearse()
+    if ON_GPU:  # elsewhere nothing is compiled
+        choosing = {kernel.__name__ for kernel in CHOICE_KERNELS}
+        assert choosing <= set(compiled)
+        compiled.clear()
+        batch = demanding([ids[-3:] for ids in prompts()])
+        batch += [replace(each, sampling=replace(each.sampling, temperature=1, top_p=0.9, top_k=50)) for each in batch]
+        for request in batch:
+            engine.submit(request).result()
+        assert not choosing & set(compiled)
+    engine.close()
 
 
 @pytest.mark.parametrize("graphs", [True, False] if ON_GPU else [True])
