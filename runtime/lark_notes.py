@@ -25,28 +25,39 @@ _JSON = tuple((ord(char), ord(char)) for char in '"-0123456789[fnt{')
 
 
 def lark_notes(source: str) -> tuple[str, ...]:
-    """A sentence each; () for a grammar that cannot be read here."""
-    try:
-        reader = _Reader(source)
-        endless = reader.endless()
-        rules = [rule for rule in reader.rules.values() if not rule.rule_is_terminal]
-        greedy = clashing(rules, reader.rules["start"])
-    except (UnreadError, RecursionError):
-        return ()
+    """A sentence each; none of what cannot be read here."""
     notes = []
-    if endless:
-        names = _listed((reader.lines[name], name) for name in endless)
+    if endless := _endless(source):
         notes.append(
-            f"what {names} matches never ends, and yet may be begun; let recursion end, by something optional or "
-            "another alternative"
+            f"what {_listed(endless)} matches never ends, and yet may be begun; let recursion end, by something "
+            "optional or another alternative"
         )
-    if greedy:
-        names = _listed(map(reader.place, greedy))
+    if greedy := _greedy(source):
         notes.append(
-            f"the longest text is taken first, as by Lark's lexer, so that {names} may take what the next part should "
-            "begin with; make one terminal (a name in capital letters) of both, or write the grammar as GBNF"
+            f"the longest text is taken first, as by Lark's lexer, so that {_listed(greedy)} may take what the next "
+            "part should begin with; make one terminal (a name in capital letters) of both, or write the grammar as "
+            "GBNF"
         )
     return tuple(notes)
+
+
+def _endless(source: str) -> list[tuple[int, str]]:
+    """Lines and names of rules that match no text that ever ends."""
+    try:
+        rules = LarkRules(source)
+        return [(rules.lines[name], name) for name in rules.endless()]
+    except (UnreadError, RecursionError):
+        return []
+
+
+def _greedy(source: str) -> list[tuple[int, str]]:
+    """Lines and texts of terminals that may take too much."""
+    try:
+        reader = _Reader(source)
+        rules = [rule for rule in reader.rules.values() if not rule.rule_is_terminal]
+        return [reader.place(terminal) for terminal in clashing(rules, reader.rules["start"])]
+    except (UnreadError, RecursionError):
+        return []
 
 
 def _listed(places: Iterable[tuple[int, str]]) -> str:

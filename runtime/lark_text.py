@@ -30,10 +30,11 @@ def counts_tokens(source: str) -> bool:
 
 
 def uncounted(source: str) -> str:
-    """The grammar without such limits."""
+    """The grammar without such limits. No tokens are none whatever the tokens: that stays. The library must have
+    compiled it."""
     parts, at = list[str](), 0
     for name, value in _attributes(tokens(source)):
-        if name.text == "max_tokens":
+        if name.text == "max_tokens" and int(value.text) > 0:
             parts += source[at : value.at], str(_UNLIMITED)
             at = value.at + len(value.text)
     return "".join([*parts, source[at:]])

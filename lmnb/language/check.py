@@ -17,7 +17,7 @@ from lmnb.runtime.argument_checks import shown, shown_path
 from lmnb.runtime.constraint_size import too_large, too_slow
 from lmnb.runtime.gbnf import is_gbnf
 from lmnb.runtime.lark_notes import lark_notes
-from lmnb.runtime.lark_text import counts_tokens, uncounted
+from lmnb.runtime.lark_text import uncounted
 from lmnb.runtime.request import Constraint
 
 if TYPE_CHECKING:
@@ -131,7 +131,9 @@ def _report(constraint: Constraint, texts: list[str], unenforced: tuple[str, ...
     reports = [_tried(walked.fork(), constraint, text, end) for text in texts]
     forced = matcher.forced().decode("utf-8", "ignore")
     places = grammars.open_places(constraint) if constraint.kind == "json_schema" else ()
-    notes = (*_notes(places, unenforced), *_notes_of_grammar(constraint))
+    notes = (*_notes(places, unenforced), *(lark_notes(constraint.source) if _is_lark(constraint) else ()))
+    if walked is not matcher:
+        notes = (*notes, _UNCOUNTED)
     return ConstraintReport(constraint, matcher.engine, None, forced, tuple(reports), notes)
 
 
@@ -195,13 +197,6 @@ def _notes(places: Sequence[str], unenforced: tuple[str, ...]) -> tuple[str, ...
         f"objects may have further properties beside those at {where}; where several schemas speak about one object, "
         "say unevaluatedProperties: false beside them, and else additionalProperties: false",
     )
-
-
-def _notes_of_grammar(constraint: Constraint) -> tuple[str, ...]:
-    if not _is_lark(constraint):
-        return ()
-    notes = lark_notes(constraint.source)
-    return (*notes, _UNCOUNTED) if counts_tokens(constraint.source) else notes
 
 
 def _listed(samples: Any) -> tuple[Any, ...]:

@@ -117,7 +117,7 @@ def test_what_a_sample_is_told_is_what_a_model_may_write(spelled: dict[str, Any]
 
 
 @pytest.mark.parametrize("header", ["x[max_tokens={}]", "!x [lazy, max_tokens = {}] ", 'x[suffix="]", max_tokens={}]'])
-@pytest.mark.parametrize("count", ["0", "3", "+4"])
+@pytest.mark.parametrize("count", ["1", "3", "+4"])
 def test_tokens_are_not_counted_on_samples(header: str, count: str) -> None:
     """They are a model's; a byte is none."""
     end = "]" if "suffix" in header else "."
@@ -128,6 +128,12 @@ def test_tokens_are_not_counted_on_samples(header: str, count: str) -> None:
     assert report.notes[-1].startswith(COUNTING)
     assert report.forced == ""
     assert not check_constraint(ebnf=source.replace("max_tokens", "capture")).notes
+
+
+def test_no_tokens_are_none_whatever_the_tokens() -> None:
+    report = check_constraint(ebnf='start: x "."\nx[max_tokens=0]: /[a-z]+/\n', samples=[".", "a."])
+    assert report.accepted == [True, False]
+    assert report.notes == ()
 
 
 def test_limits_within_grammars_within_grammars_are_seen() -> None:
