@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from lmnb.errors import GrammarError
+from lmnb.runtime.constraint_size import too_large
 from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.request import TokenEvent
 from lmnb.runtime.sequence import Sequence
@@ -25,6 +26,9 @@ def take_begun(sequence: Sequence, tokenizer: Tokenizer) -> Iterator[TokenEvent]
             return
         is_end = token_id in output.end_ids
         if matcher is not None and not is_end and not matcher.accept(token_id):
+            if matcher.is_beyond_limits():
+                assert sequence.request.sampling.constraint is not None
+                raise too_large(sequence.request.sampling.constraint)
             token = tokenizer.decode((token_id,))
             raise GrammarError(f"the constraint does not allow {token!r} behind {output.text[-40:]!r}")
         sequence.append(token_id)

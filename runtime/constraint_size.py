@@ -49,6 +49,9 @@ def check_length(constraint: Constraint) -> None:
     raise GrammarError(f"the {KINDS[constraint.kind]} is {length} characters long; at most {most} are accepted")
 
 
+# Processor time that following one text may take; ordinary grammars take some hundredths of a millisecond a token.
+_FOLLOWING_SECONDS, _FOLLOWING_SECONDS_A_TOKEN = 0.25, 0.003
+
 _SMALLER = {
     "regex": "use smaller repeat counts",
     "json_schema": "use smaller counts, and fewer alternatives",
@@ -60,3 +63,10 @@ def too_large(constraint: Constraint) -> GrammarError:
     """What is said of one whose library reaches its limits where it takes text that its own mask allows."""
     kind = constraint.kind
     return GrammarError(f"the {KINDS[kind]} {shown(constraint.source)} is too large to follow; {_SMALLER[kind]}")
+
+
+def too_slow(seconds: float, num_tokens: int) -> GrammarError | None:
+    """What is said of one if following so many tokens has taken too much of the processor's time."""
+    if seconds <= _FOLLOWING_SECONDS + _FOLLOWING_SECONDS_A_TOKEN * num_tokens:
+        return None
+    return GrammarError("the constraint's masks take too long to compute; simplify it")

@@ -5,7 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from lmnb.errors import GrammarError
 from lmnb.runtime.grammar_rules import settle
+
+
+def nothing_ends(name: str) -> GrammarError:
+    """What is said of a grammar whose first rule, `name`, no text matches."""
+    return GrammarError(
+        f"the grammar's rule {name!r} matches no text that ever ends; let recursion end, by something optional or "
+        "another alternative"
+    )
 
 
 def ending_rules(rules: dict[str, Any], library: Any) -> set[str]:

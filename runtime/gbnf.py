@@ -16,8 +16,7 @@ from collections.abc import Collection
 from itertools import groupby
 from typing import Any
 
-from lmnb.errors import GrammarError
-from lmnb.runtime.endless_rules import ending_rules, without_endless
+from lmnb.runtime.endless_rules import ending_rules, nothing_ends, without_endless
 from lmnb.runtime.gbnf_lexer import clashing, name_of, text_of
 from lmnb.runtime.grammar_rules import parts, settle
 
@@ -75,10 +74,7 @@ def _prune(rules: dict[str, Any], library: Any) -> None:
     """Take out what only texts without an end match: nothing may begin with it. GrammarError if that is all."""
     ending = ending_rules(rules, library)
     if "root" not in ending:
-        raise GrammarError(
-            "the grammar's rule 'root' matches no text that ever ends; let recursion end, by something optional or "
-            "another alternative"
-        )
+        raise nothing_ends("root")
     for name in [*rules]:
         if name not in ending:
             del rules[name]

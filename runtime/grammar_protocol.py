@@ -22,7 +22,8 @@ class GrammarMatcher(Protocol):
         ...
 
     def is_beyond_limits(self) -> bool:
-        """Whether the last mask is empty because its library gave up, not because nothing may come next."""
+        """Whether the last mask is empty, or the last token was not taken, because the library gave up, not because
+        nothing, or not this, may come next."""
         ...
 
     def accept(self, token_id: int) -> bool:

@@ -3,70 +3,65 @@ effect here, or match something that is no text, is refused by name and line."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from lmnb.errors import GrammarError
-from lmnb.runtime.json_reading import LossError, WholeDecoder
+from lmnb.runtime.argument_checks import shown
+from lmnb.runtime.lark_tokens import Token, tokens
 
-# In order: comments, texts, regexes, what is looked for, anything else.
-_TOKEN = re.compile(
-    r"""(?://|\#)[^\n]* | "(?:\\.|[^"\\\n])*" | /(?!/)(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n])+/ | %json\b | %regex\b
-    | %llguidance\b | <[^>\s"]+> | .""",
-    re.VERBOSE | re.DOTALL,
-)
-_ATTRIBUTES = re.compile(r"^[ \t]*[?!]?[\w.-]+[ \t]*\[([^\]\n]*)\][ \t]*:", re.MULTILINE)
-_WITHOUT_EFFECT = re.compile(r"\b(temperature|stop|stop_capture)\s*=")
-_COUNTING = re.compile(r"\bmax_tokens\s*=")
+_WITHOUT_EFFECT = frozenset(("temperature", "stop", "stop_capture"))
+_UNLIMITED = 1_000_000_000  # tokens: more than any text has, and a number that the library can add to
 
 
 def prepared(source: str, schema_text: Callable[[str], str]) -> str:
     """The grammar with `schema_text(schema)` in place of each schema behind `%json`."""
-    for found in _ATTRIBUTES.finditer(source):
-        attribute = _WITHOUT_EFFECT.search(found[1])
-        if attribute is not None:
-            where = _line(source, found.start(1) + attribute.start())
+    found = list(tokens(source))
+    for name, _ in _attributes(found):
+        if name.text in _WITHOUT_EFFECT:
             raise GrammarError(
-                f"the grammar's {attribute[1]}= ({where}) has no effect here; give it to gen, or remove it"
+                f"the grammar's {name.text}= (line {name.line}) has no effect here; give it to gen, or remove it"
             )
-    return "".join(_parts(source, schema_text))
+    return "".join(_part(token, schema_text) for token in found)
 
 
 def counts_tokens(source: str) -> bool:
     """Whether the grammar says of how many tokens a part may be."""
-    return any(_COUNTING.search(found[1]) for found in _ATTRIBUTES.finditer(source))
+    return any(name.text == "max_tokens" for name, _ in _attributes(tokens(source)))
 
 
-def _parts(source: str, schema_text: Callable[[str], str]) -> Iterator[str]:
-    at = 0
-    while at < len(source):
-        token = _TOKEN.match(source, at)
-        assert token is not None  # the last alternative takes any character
-        text = token[0]
-        if text.startswith("<") and len(text) > 1:
-            where = _line(source, at)
-            raise GrammarError(f"the grammar's {text[:30]} ({where}) names tokens; it is of text: put that into quotes")
-        if text == "%llguidance":
-            raise GrammarError(f"%llguidance options ({_line(source, at)}) are not accepted; leave that line out")
-        at = token.end()
-        if text not in ("%json", "%regex"):
-            yield text
+def uncounted(source: str) -> str:
+    """The grammar without such limits. No tokens are none whatever the tokens: that stays. The library must have
+    compiled it."""
+    parts, at = list[str](), 0
+    for name, value in _attributes(tokens(source)):
+        if name.text == "max_tokens" and int(value.text) > 0:
+            parts += source[at : value.at], str(_UNLIMITED)
+            at = value.at + len(value.text)
+    return "".join([*parts, source[at:]])
+
+
+def _attributes(found: Iterable[Token]) -> Iterator[tuple[Token, Token]]:
+    """Names and values of all rules' attributes that have a value."""
+    name = equals = None
+    for token in found:
+        if token.kind == "space":
             continue
-        end = _end_of_json(source, at)
-        yield f"{text} {schema_text(source[at:end]) if text == '%json' else source[at:end]}"
-        at = end
+        if name is not None and equals is not None:
+            yield name, token
+        equals = token if token.text == "=" and name is not None else None
+        name = token if token.kind == "rule" else name if equals is not None else None
 
 
-def _end_of_json(source: str, at: int) -> int:
-    begin = at + len(source[at:]) - len(source[at:].lstrip())
-    try:
-        return WholeDecoder().raw_decode(source, begin)[1]
-    except LossError as error:
-        raise GrammarError(f"in the grammar's JSON ({_line(source, begin)}), {error}") from None
-    except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", "it is nested too deeply")
-        raise GrammarError(f"the grammar's JSON ({_line(source, begin)}) cannot be read: {reason}") from None
-
-
-def _line(source: str, at: int) -> str:
-    return f"line {source.count(chr(10), 0, at) + 1}"
+def _part(token: Token, schema_text: Callable[[str], str]) -> str:
+    if token.kind == "special":
+        raise GrammarError(
+            f"the grammar's {token.text[:30]} (line {token.line}) names tokens; it is of text: put that into quotes"
+        )
+    if token.kind == "rest":
+        raise GrammarError(
+            f"the grammar cannot be read at {shown(token.text)} (line {token.line}); texts stand in double quotes, "
+            "regexes between slashes"
+        )
+    if token.text == "%llguidance":
+        raise GrammarError(f"%llguidance options (line {token.line}) are not accepted; leave that line out")
+    return f"%json {schema_text(token.schema)}" if token.is_schema else token.text

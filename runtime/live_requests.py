@@ -15,7 +15,7 @@ from lmnb.runtime.batch_builder import BuiltBatch, PromptSpan
 from lmnb.runtime.begun import take_begun
 from lmnb.runtime.compile_pool import CompilePool
 from lmnb.runtime.config import EngineLimits
-from lmnb.runtime.constraint_size import too_large
+from lmnb.runtime.constraint_size import too_large, too_slow
 from lmnb.runtime.grammar_protocol import GrammarCompiler, GrammarMatcher
 from lmnb.runtime.handle import RequestHandle
 from lmnb.runtime.jump_forward import JumpForward
@@ -37,9 +37,6 @@ from lmnb.runtime.sampler_row import SamplerRow
 from lmnb.runtime.scheduler import Scheduler
 from lmnb.runtime.sequence import Sequence
 from lmnb.runtime.tokenizer import Tokenizer
-
-# Processor time that a request's grammar may take; ordinary ones take some hundredths of a millisecond a token.
-_GRAMMAR_SECONDS, _GRAMMAR_SECONDS_A_TOKEN = 0.25, 0.003
 
 
 class LiveRequests:
@@ -247,8 +244,9 @@ class LiveRequests:
             if matcher.is_done():
                 text += sequence.output.finish("stop")
             sequence.grammar_seconds += time.thread_time() - began
-            if sequence.grammar_seconds > _GRAMMAR_SECONDS + _GRAMMAR_SECONDS_A_TOKEN * sequence.num_sampled:
-                self.fail(sequence, GrammarError("the constraint's masks take too long to compute; simplify it"))
+            slow = too_slow(sequence.grammar_seconds, sequence.num_sampled)
+            if slow is not None:
+                self.fail(sequence, slow)
                 return
         logprobs = (logprob,) if logprob is not None else ()
         sequence.logprobs.extend(logprobs)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from lmnb.errors import GrammarError
+from lmnb.runtime.constraint_size import too_large
 from lmnb.runtime.mask_state import MaskState
 from lmnb.runtime.sequence import Sequence
 
@@ -207,7 +208,10 @@ def _make(sequence: Sequence) -> float:
     assert draw.bitmask is not None
     began = time.thread_time()
     try:
-        sequence.matcher.fill(draw.bitmask)  # an empty mask is the sampler's error for this row
+        # An empty mask is the sampler's error for this row, unless it says nothing of what may come next.
+        if not sequence.matcher.fill(draw.bitmask) and sequence.matcher.is_beyond_limits():
+            assert sequence.request.sampling.constraint is not None
+            draw.mask_error = too_large(sequence.request.sampling.constraint)
     except BaseException as error:  # a library's panic is no Exception
         draw.bitmask.fill(0)
         draw.mask_error = (

@@ -84,7 +84,6 @@ def _row_error(row: SamplerRow, best: float) -> Exception:
         return GenerationError("the model's logits are not finite numbers; load it in another dtype")
     if row.bitmask is not None:
         return GrammarError(
-            "the constraint leaves no token that may come next: it contradicts itself or suppressed tokens, or it "
-            "grew too complex; simplify it"
+            "the constraint leaves no token that may come next: it contradicts itself or suppressed tokens; simplify it"
         )
     return GenerationError("every token is suppressed or banned; suppress fewer tokens")

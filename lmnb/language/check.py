@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,27 +14,40 @@ from lmnb.errors import ArgumentError, GrammarError
 from lmnb.language import arguments
 from lmnb.language.shapes import ShapeArguments
 from lmnb.runtime.argument_checks import shown, shown_path
+from lmnb.runtime.constraint_size import too_large, too_slow
+from lmnb.runtime.gbnf import is_gbnf
+from lmnb.runtime.lark_notes import lark_notes
+from lmnb.runtime.lark_text import uncounted
 from lmnb.runtime.request import Constraint
 
 if TYPE_CHECKING:
     from lmnb.runtime.grammar import Grammars
+    from lmnb.runtime.grammar_protocol import GrammarMatcher
 
 _SHOWN = 60
 _HALF = re.compile("[\ud800-\udfff]")
+_UNCOUNTED = (
+    "samples are tried without max_tokens=, as it depends on the model of how many tokens a text is; a part that "
+    "reaches it while it is generated ends there, complete or not"
+)
 
 
 @dataclass(frozen=True)
 class SampleReport:
-    """One sample. `position`: the first character that may not stand there; the text's length if it ended too early."""
+    """One sample. `position`: the first character that may not stand there; the text's length if it ended too early.
+    `error`: what generating fails with there, as the constraint is too much to follow, whatever the text."""
 
     text: str
     accepted: bool
     position: int | None = None
+    error: str | None = None
 
     def __str__(self) -> str:
         if self.accepted:
             return f"accepted  {self.text[:_SHOWN]!r}"
         assert self.position is not None
+        if self.error is not None:
+            return f"failed    {self.text[:_SHOWN]!r}: at position {self.position}, {self.error}"
         if self.position >= len(self.text):
             return f"rejected  {self.text[:_SHOWN]!r}: it ends too early"
         return f"rejected  {self.text[:_SHOWN]!r}: at position {self.position}, {self.text[self.position]!r}"
@@ -112,22 +126,55 @@ def check_constraint(
 def _report(constraint: Constraint, texts: list[str], unenforced: tuple[str, ...]) -> ConstraintReport:
     grammars, end = _bytes_grammars()
     matcher = grammars.compile(constraint)
-    reports = []
-    for text in texts:
-        copy = matcher.fork()
-        half = _HALF.search(text)  # of a character: no model can write one
-        whole = text if half is None else text[: half.start()]
-        data = whole.encode()
-        at = next((i for i, byte in enumerate(data) if not copy.accept(byte)), None)
-        if at is None and half is None and copy.accept(end):
-            reports.append(SampleReport(text, accepted=True))
-        else:
-            position = len(whole) if at is None else len(data[:at].decode("utf-8", "ignore"))
-            reports.append(SampleReport(text, accepted=False, position=position))
+    uncounted = _uncounted(constraint)
+    walked = matcher if uncounted is constraint else grammars.compile(uncounted)
+    reports = [_tried(walked.fork(), constraint, text, end) for text in texts]
     forced = matcher.forced().decode("utf-8", "ignore")
     places = grammars.open_places(constraint) if constraint.kind == "json_schema" else ()
-    notes = (*_notes(places, unenforced), *_notes_of_grammar(constraint))
+    notes = (*_notes(places, unenforced), *(lark_notes(constraint.source) if _is_lark(constraint) else ()))
+    if walked is not matcher:
+        notes = (*notes, _UNCOUNTED)
     return ConstraintReport(constraint, matcher.engine, None, forced, tuple(reports), notes)
+
+
+def _tried(matcher: GrammarMatcher, constraint: Constraint, text: str, end: int) -> SampleReport:
+    """`matcher`: a fresh one, of which nothing is left. `constraint`: what an error speaks of."""
+    half = _HALF.search(text)  # of a character: no model can write one
+    whole = text if half is None else text[: half.start()]
+    data = whole.encode()
+    at, error = _walked(matcher, constraint, data)
+    if at is not None:
+        position = len(data[:at].decode("utf-8", "ignore"))
+        return SampleReport(text, accepted=False, position=position, error=error)
+    if half is None and matcher.accept(end):
+        return SampleReport(text, accepted=True)
+    try:
+        matcher.forced()  # as is done where text is generated
+    except GrammarError as too_much:
+        error = str(too_much)
+    return SampleReport(text, accepted=False, position=len(whole), error=error)
+
+
+def _walked(matcher: GrammarMatcher, constraint: Constraint, data: bytes) -> tuple[int | None, str | None]:
+    """The first byte at which it cannot go on, if there is one; and why, if that is not the byte's fault."""
+    began = time.thread_time()
+    for at, byte in enumerate(data):
+        if not matcher.accept(byte):
+            return at, str(too_large(constraint)) if matcher.is_beyond_limits() else None
+        slow = too_slow(time.thread_time() - began, at + 1)
+        if slow is not None:
+            return at, str(slow)
+    return None, None
+
+
+def _uncounted(constraint: Constraint) -> Constraint:
+    """The constraint without its limits on numbers of tokens; itself if it has none."""
+    source = uncounted(constraint.source) if _is_lark(constraint) else constraint.source
+    return constraint if source == constraint.source else replace(constraint, source=source)
+
+
+def _is_lark(constraint: Constraint) -> bool:
+    return constraint.kind == "ebnf" and not is_gbnf(constraint.source)
 
 
 @lru_cache(maxsize=1)
@@ -150,13 +197,6 @@ def _notes(places: Sequence[str], unenforced: tuple[str, ...]) -> tuple[str, ...
         f"objects may have further properties beside those at {where}; where several schemas speak about one object, "
         "say unevaluatedProperties: false beside them, and else additionalProperties: false",
     )
-
-
-def _notes_of_grammar(constraint: Constraint) -> tuple[str, ...]:
-    from lmnb.runtime.gbnf import is_gbnf
-    from lmnb.runtime.lark_notes import lark_notes
-
-    return lark_notes(constraint.source) if constraint.kind == "ebnf" and not is_gbnf(constraint.source) else ()
 
 
 def _listed(samples: Any) -> tuple[Any, ...]:

@@ -78,6 +78,17 @@ def test_both_say_the_same(runtime: Runtime, constraint: dict[str, Any]) -> None
     assert said_by_gen(runtime, constraint) == check_constraint(**constraint).error
 
 
+def test_both_say_the_same_of_a_limit_that_is_met_later(runtime: Runtime) -> None:
+    rules = "\n".join(f'r{i}: "a{i}"' for i in range(1200))
+    for jump_forward in (True, False):
+        grammar = f'start: "xy" {" ".join(f"r{i}?" for i in range(1200))}\n{rules}\n# {jump_forward}'
+        report = check_constraint(ebnf=grammar, samples=["xya0"])
+        assert report.error is None
+        said = said_by_gen(runtime, {"ebnf": grammar, "jump_forward": jump_forward})
+        assert said == report.samples[0].error
+        assert "is too large to follow" in str(said)
+
+
 def random_constraint(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.3:
         parts = ["a", "b", "é", "[a-c]", "(a|b)*", "{2,9}", "?", "(", ")", "|", r"\d", "(?=a)", "$", r"\w+"]

@@ -129,6 +129,15 @@ def test_what_the_constraint_does_not_allow_is_refused_by_name() -> None:
         assert engine.submit(begun(request, tuple(TOKENIZER.encode("no")))).result(timeout=30).text == "no"
 
 
+def test_what_the_constraint_is_too_large_for_is_not_the_begun_tokens_fault() -> None:
+    rules = "\n".join(f'r{i}: "a{i}"' for i in range(1200))
+    constraint = Constraint("ebnf", f'start: "xy" {" ".join(f"r{i}?" for i in range(1200))}\n{rules}\n')
+    with fake_engine(grammars=Grammars(TOKENIZER, TOKENIZER.vocab_size)) as engine:
+        handle = engine.submit(begun(prompt("x", 20, constraint=constraint), tuple(TOKENIZER.encode("xy"))))
+        with pytest.raises(GrammarError, match="too large to follow"):
+            handle.result(timeout=30)
+
+
 def test_begun_tokens_must_be_tokens_and_must_fit() -> None:
     with fake_engine(context_tokens=64) as engine:
         with pytest.raises(ArgumentError, match="begun_ids"):

@@ -39,7 +39,7 @@ def test_what_never_ends_is_too_large(constraint: Constraint, jump_forward: bool
     grammars = Grammars(TOKENIZER, TOKENIZER.vocab_size)
     with fake_engine(grammars=grammars, jump_forward=jump_forward) as engine:
         evil = engine.submit(prompt("x", 40, constraint=constraint))
-        with pytest.raises(GrammarError, match=r"too large, or matches no text|simplify it|no value that ever ends"):
+        with pytest.raises(GrammarError, match=r"too large|simplify it|no (?:value|text) that ever ends"):
             evil.result(timeout=30)
         assert engine.submit(prompt("x", 4)).result(timeout=30).finish_reason == "length"
 

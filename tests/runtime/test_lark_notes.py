@@ -55,3 +55,8 @@ def test_other_grammars_have_no_notes(grammar: str) -> None:
 def test_rules_that_never_end_are_noted() -> None:
     (note,) = check_constraint(ebnf='start: "a" x | "b"\nx: "b" y\ny: "c" x\n').notes
     assert note.startswith("what x (line 2), y (line 3) matches never ends, and yet may be begun; let recursion end")
+
+
+def test_rules_that_never_end_are_noted_beside_imported_terminals() -> None:
+    (note,) = check_constraint(ebnf='%import common.INT\nstart: "a" x | INT\nx: INT x\n').notes
+    assert note.startswith("what x (line 3) matches never ends")

@@ -18,7 +18,7 @@ from random_requests import assert_same, disturbed
 from small_tokenizers import small_tokenizer
 
 from lmnb.errors import EngineClosedError, GenerationError, GrammarError
-from lmnb.runtime import live_requests, mask_worker
+from lmnb.runtime import constraint_size, mask_worker
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.engine import Engine
 from lmnb.runtime.grammar import Grammars
@@ -310,8 +310,8 @@ def test_a_step_that_fails_while_a_mask_is_late() -> None:
 
 
 def test_masks_that_take_too_long_fail_their_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_requests, "_GRAMMAR_SECONDS", 0.0)
-    monkeypatch.setattr(live_requests, "_GRAMMAR_SECONDS_A_TOKEN", 0.0)
+    monkeypatch.setattr(constraint_size, "_FOLLOWING_SECONDS", 0.0)
+    monkeypatch.setattr(constraint_size, "_FOLLOWING_SECONDS_A_TOKEN", 0.0)
     gate = Gate(1)
     with fake_engine(grammars=gated({SLOW: [gate]})) as engine:
         slow, other = engine.submit(constrained(SLOW)), engine.submit(OTHERS[1])
