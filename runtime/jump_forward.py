@@ -5,7 +5,7 @@ token boundary that the tokenizer would not have made, the last tokens are repla
 with what the grammar lets follow are left to be sampled. So wherever the tokens sampled without it are the
 tokenizer's own, jumping changes neither them nor the text. (The idea of jumping: arXiv 2312.07104, section 4.)
 Without jumps the same tokens come one step each, so that switching jumps on or off changes no token at all.
-`plan_jump` knows tokens only; `JumpForward` carries a plan out on one of the engine's sequences.
+`jump_plan` says which tokens; `JumpForward` adds them to one of the engine's sequences.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -22,80 +21,15 @@ import numpy as np
 
 from lmnb.runtime.constraint_size import too_large
 from lmnb.runtime.grammar_protocol import GrammarMatcher
+from lmnb.runtime.jump_plan import Jump, JumpPlanner
 from lmnb.runtime.next_bytes import Behind, NextBytes
 from lmnb.runtime.request import TokenEvent
-from lmnb.runtime.retokenize import Following, Retokenizer, common_length
+from lmnb.runtime.retokenize import Retokenizer
 from lmnb.runtime.scheduler import Scheduler
 from lmnb.runtime.sequence import Sequence as EngineSequence
 from lmnb.runtime.tokenizer import Tokenizer
 
 _NUM_PLANS, _MOST_SHARED = 256, 64  # plans that are remembered, and tokens that requests may have written before
-
-
-@dataclass(frozen=True, slots=True)
-class Jump:
-    """Replace the last `num_replaced` generated tokens by `token_ids`, which spell them and some text more."""
-
-    num_replaced: int
-    token_ids: list[int]
-
-
-def plan_jump(
-    retokenizer: Retokenizer,
-    generated: Sequence[int],
-    forced: bytes,
-    blocked: Collection[int],
-    room: int,
-    following: Following | None = None,
-) -> Jump | None:
-    """What `forced`, the bytes that must follow the `generated` tokens, allows to be added now; None if nothing.
-
-    The prompt's tokens are never touched. `blocked`: ids that must not be used. `room`: generated tokens that may be
-    added at most. `following`: what may come behind `forced`.
-    """
-    start = retokenizer.window(generated)
-    if start is None:
-        return None
-    old = list(generated[start:])
-    before = retokenizer.bytes_of(old)
-    text = _whole_characters(before + forced)
-    if text is None or len(text.encode()) <= len(before):
-        return None
-    begun = (before + forced)[len(text.encode()) :]  # a character's first bytes
-    new = retokenizer.stable(text, (lambda: begun[:1]) if begun else following)
-    new = new[: next((i for i, token in enumerate(new) if token in blocked), len(new))]
-    if new[: len(old)] == old:
-        new = new[len(old) : len(old) + room]
-        return Jump(0, new) if new else None
-    sizes = retokenizer.ends(new)
-    if sizes[-1] <= len(before):
-        return None
-    kept = _num_kept(retokenizer, old, before, new, sizes)
-    first = sizes.index(len(retokenizer.bytes_of(old[:kept])))
-    num_replaced = len(old) - kept
-    last = min(len(new), first + num_replaced + room)
-    return Jump(num_replaced, new[first:last]) if sizes[last] >= len(before) else None
-
-
-def _num_kept(retokenizer: Retokenizer, old: list[int], before: bytes, new: list[int], sizes: list[int]) -> int:
-    """How many of the `old` tokens stay. Not only those that `new` has too: what the model wrote in a way of its
-    own stays as well, as far as the text behind it makes no difference to how it would be tokenized."""
-    text = _whole_characters(before)
-    base = retokenizer.encode(text) if text else None
-    same = common_length(base or [], new)
-    limit = sizes[same]
-    boundaries = set(sizes)
-    return max(i for i, end in enumerate(retokenizer.ends(old)) if end <= limit and end in boundaries)
-
-
-def _whole_characters(data: bytes) -> str | None:
-    """`data` without an unfinished character at its end; None if it is no text."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        if error.reason != "unexpected end of data" or error.start < len(data) - 3:
-            return None
-        return data[: error.start].decode()
 
 
 class JumpTables:
@@ -106,6 +40,7 @@ class JumpTables:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._lock = threading.Lock()
         self.retokenizer: Retokenizer | None = None
+        self.planner: JumpPlanner | None = None
         self.next_bytes: NextBytes | None = None
 
     def prepare(self) -> None:
@@ -113,7 +48,9 @@ class JumpTables:
         with self._lock:
             if self.retokenizer is None:
                 self.next_bytes = NextBytes(self._tokenizer, self._vocab_size)
-                self.retokenizer = Retokenizer(self._tokenizer, self._vocab_size)
+                retokenizer = Retokenizer(self._tokenizer, self._vocab_size)
+                self.planner = JumpPlanner(retokenizer)
+                self.retokenizer = retokenizer
 
 
 class JumpForward:
@@ -157,7 +94,7 @@ class JumpForward:
             return None
         params = sequence.request.sampling
         jumps = self._enabled if params.jump_forward is None else params.jump_forward
-        count = len(plan.token_ids) if jumps else self._num_needed(sequence, plan)
+        count = len(plan.token_ids) if jumps else plan.num_needed
         event = self._apply(sequence, scheduler, plan.num_replaced, plan.token_ids[:count]) if count else None
         if not sequence.output.finished:
             sequence.planned.extend(plan.token_ids[count:])
@@ -166,15 +103,7 @@ class JumpForward:
         sequence.unscored, sequence.held = sequence.num_tokens - len(event.token_ids), event
         return None
 
-    def _num_needed(self, sequence: EngineSequence, plan: Jump) -> int:
-        """How many of the plan's tokens it takes to spell the replaced ones."""
-        assert self._tables.retokenizer is not None
-        ids = sequence.output.token_ids
-        missing = len(self._tables.retokenizer.bytes_of(ids[len(ids) - plan.num_replaced :]))
-        sizes = self._tables.retokenizer.ends(plan.token_ids)
-        return next(i for i, size in enumerate(sizes) if size >= missing)
-
-    def _apply(self, sequence: EngineSequence, scheduler: Scheduler, replaced: int, new: list[int]) -> TokenEvent:
+    def _apply(self, sequence: EngineSequence, scheduler: Scheduler, replaced: int, new: Sequence[int]) -> TokenEvent:
         """Put `new` in place of the last `replaced` tokens, everywhere."""
         matcher, output, constraint = sequence.matcher, sequence.output, sequence.request.sampling.constraint
         assert matcher is not None
@@ -199,7 +128,7 @@ class JumpForward:
             text += output.finish("stop")
         return TokenEvent(sequence.id, tuple(taken), text, (), "forced", replaced)
 
-    def _origins(self, old: list[int], origins: bytearray, new: list[int]) -> bytearray:
+    def _origins(self, old: list[int], origins: bytearray, new: Sequence[int]) -> bytearray:
         """As `Sequence.origins` of the `new` tokens that stand in for the `old` ones, whose origins are known: forced
         is what holds no text of a sampled one."""
         assert self._tables.retokenizer is not None
@@ -212,23 +141,24 @@ class JumpForward:
     def _plan(self, sequence: EngineSequence) -> tuple[Jump | None, np.ndarray | None]:
         """What is forced next, and the mask of the choice behind it, if that had to be known. Requests that have
         written the same under one constraint share it."""
-        params, retokenizer = sequence.request.sampling, self._tables.retokenizer
-        if sequence.matcher is None or self._plain or retokenizer is None:
+        params, matcher, planner = sequence.request.sampling, sequence.matcher, self._tables.planner
+        if matcher is None or self._plain or planner is None:
             return None, None
         written = sequence.output.token_ids
         if len(written) > _MOST_SHARED:
-            return self._make_plan(sequence, sequence.matcher, retokenizer)
+            return self._make_plan(sequence, matcher, planner)
         key = (params.constraint, params.suppress_token_ids, params.max_new_tokens, *written)
-        if key in self._plans:
-            self._plans.move_to_end(key)
-        else:
-            self._plans[key] = self._make_plan(sequence, sequence.matcher, retokenizer)
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plans[key] = self._make_plan(sequence, matcher, planner)
             if len(self._plans) > _NUM_PLANS:
                 self._plans.popitem(last=False)
-        return self._plans[key]
+        else:
+            self._plans.move_to_end(key)
+        return found
 
     def _make_plan(
-        self, sequence: EngineSequence, matcher: GrammarMatcher, retokenizer: Retokenizer
+        self, sequence: EngineSequence, matcher: GrammarMatcher, planner: JumpPlanner
     ) -> tuple[Jump | None, np.ndarray | None]:
         params, written = sequence.request.sampling, sequence.output.token_ids
         room = params.max_new_tokens - len(written)
@@ -237,13 +167,8 @@ class JumpForward:
             return None, None
         blocked = self._blocked | frozenset(params.suppress_token_ids) if params.suppress_token_ids else self._blocked
         asked: list[Behind] = []
-        following = partial(self._following, sequence, forced, asked)
-        plan = plan_jump(retokenizer, written, forced, blocked, room, following)
-        if plan is None or not asked:
-            return plan, None
-        replaced = retokenizer.bytes_of(written[len(written) - plan.num_replaced :])
-        is_whole = len(retokenizer.bytes_of(plan.token_ids)) == len(replaced) + len(forced)
-        return plan, asked[0].mask if is_whole else None
+        plan = planner.plan(written, forced, blocked, room, partial(self._following, sequence, forced, asked))
+        return plan, asked[0].mask if plan is not None and plan.is_whole and asked else None
 
     def _following(self, sequence: EngineSequence, forced: bytes, asked: list[Behind]) -> Collection[int] | None:
         """What may come behind `forced`, also put into `asked`. A mask is computed for it, so it counts as the
