@@ -10,7 +10,7 @@ import numpy as np
 from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.tokenizer import Tokenizer
 
-_NUM_KEPT = 64  # sets of bytes that are shared
+_NUM_KEPT = 256  # sets of bytes that are remembered, and shared
 
 
 class Behind(NamedTuple):
@@ -39,7 +39,8 @@ class NextBytes:
         # A byte may come next where a token of it alone may; where there is none, one that begins with it.
         telling = [(i, data[0]) for i, data in written if len(data) == 1 or data[0] not in self._single]
         ids = np.array([token_id for token_id, _ in telling], dtype=np.int64)
-        self._words, self._bits = ids // 32, np.uint32(1) << (ids % 32).astype(np.uint32)
+        self._words, where = np.unique(ids // 32, return_inverse=True)  # of a mask: those that tell of any byte
+        self._bits = 32 * where + ids % 32  # of those words
         self._bytes = np.array([byte for _, byte in telling], dtype=np.uint8)
         # No mask shows that such a byte may come next: it is only written by a token that begins before it.
         self._hidden = frozenset(inner - self._single.keys())
@@ -52,10 +53,9 @@ class NextBytes:
         mask = np.zeros(self._num_words, dtype=np.int32)
         if not copy.accept_all([self._single.get(byte, -1) for byte in text]) or not copy.fill(mask):
             return None
-        first = self._bytes[(mask.view(np.uint32)[self._words] & self._bits) != 0]
-        return Behind(self._recall_set(first.tobytes()), mask)
+        return Behind(self._recall_set(mask[self._words].tobytes()), mask)
 
-    def _set_of(self, first: bytes) -> frozenset[int]:
-        """What may come where tokens say `first`. Most are the same, and each takes kilobytes: whoever remembers many
-        of them shares them."""
-        return frozenset(first) | self._hidden
+    def _set_of(self, words: bytes) -> frozenset[int]:
+        """What may come where a mask has these `words`. Most are the same, and each set takes kilobytes."""
+        bits = np.unpackbits(np.frombuffer(words, dtype=np.uint8), bitorder="little")
+        return frozenset(self._bytes[bits[self._bits] == 1].tolist()) | self._hidden
