@@ -116,13 +116,11 @@ class JumpForward:
         scored = replaced > 0 and sequence.draw.num_logprobs >= 0
         scheduler.rewind(sequence, sequence.num_tokens - replaced - scored)
         kept = len(output.token_ids) - replaced
-        origins = self._origins(output.token_ids[kept:], sequence.origins[kept : kept + replaced], new)
-        for token_id in reversed(output.token_ids[kept:]):
-            sequence.draw.pop(token_id)
+        old = output.token_ids[kept:]
+        origins = self._origins(old, sequence.origins[kept : kept + replaced], new)
         text = output.replace(replaced, new, self._tables.retokenizer.pieces(new))
         taken = output.token_ids[kept:]  # fewer than `new` if a stop was met
-        for token_id in taken:
-            sequence.draw.push(token_id)
+        sequence.draw.replace(old, taken)
         sequence.replace(replaced, taken, origins)
         if matcher.is_done():
             text += output.finish("stop")
