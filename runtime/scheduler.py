@@ -24,6 +24,9 @@ from lmnb.runtime.slot_table import SlotTable
 
 # Slots kept free for each running sequence when another is admitted, so that it is not preempted at once.
 _DECODE_RESERVE = 16
+# Forced text goes to the tree once a sequence has so many tokens of its own. Its tokens are computed several at a time,
+# each of which reads all that is the sequence's own, where what the tree has is read once.
+_MOST_OWN_TOKENS = 64
 # Of those that wait, so many are looked at, those that came first: looking through thousands takes longer than a step.
 _MOST_LOOKED_AT = 256
 
@@ -89,12 +92,16 @@ class Scheduler:
         return suspect
 
     def complete(self, rows: list[Row]) -> None:
-        """The rows' KV has been written: let others share what belongs to prompts."""
+        """The rows' KV has been written: let others share what belongs to prompts, and much forced text."""
         began = time.perf_counter()
         for row in rows:
-            row.sequence.num_computed = row.sequence.num_slots
-            if row.start < row.sequence.prefill_end:
-                self._share(row.sequence)
+            sequence = row.sequence
+            sequence.num_computed = sequence.num_slots
+            if row.start >= sequence.prefill_end:
+                continue
+            is_given = row.start < sequence.num_prompt + sequence.num_begun
+            if is_given or sequence.num_computed - sequence.num_shared > _MOST_OWN_TOKENS:
+                self._share(sequence)
         self.seconds += time.perf_counter() - began
 
     def finish(self, sequence: Sequence, *, keep: bool = True) -> None:
