@@ -41,7 +41,8 @@ class Retokenizer:
         cuts = ~joined
         cuts[[not (byte < 0x80 and chr(byte).isalnum()) for byte in range(256)], :] = False
         cuts[:, [byte not in _PUNCTUATION for byte in range(256)]] = False
-        self._cuts = cuts.tobytes()  # at 256 left + right: whether neither merges nor pre-tokenizers look across
+        # At 256 left + right: whether a token holds both; whether neither merges nor pre-tokenizers look across.
+        self._joined, self._cuts = joined.tobytes(), cuts.tobytes()
         # Tokenizers of the SentencePiece kind put a space before a text; text that goes on is tokenized behind a line.
         puts_space = self.bytes_of(tokenizer.encode("a")) != b"a"
         self._anchor = "\n" if puts_space else ""
@@ -121,7 +122,13 @@ class Retokenizer:
 
     def _beginnings(self, data: bytes) -> list[int]:
         """Places in `data` from which on it begins a token that is longer."""
-        return [p for p in range(max(0, len(data) - self._longest + 1), len(data)) if self._is_beginning(data[p:])]
+        found = []
+        for start in range(len(data) - 1, max(-1, len(data) - self._longest), -1):
+            if start + 1 < len(data) and not self._joined[data[start] << 8 | data[start + 1]]:
+                break  # no token holds these two
+            if self._is_beginning(data[start:]):
+                found.append(start)
+        return found
 
     def _between_characters(self, data: bytes, starts: list[int]) -> set[int]:
         """`starts`, but for those within a character the places where the tokens that end there may begin."""
