@@ -71,8 +71,8 @@ class Scheduler:
         self._suspect = None
         rows = self._decode_rows()
         rows += self._prefill_rows(self.limits.prefill_chunk)
-        while not rows and len(self.running) > 1 and not ahead and not all(each.is_decoding for each in self.running):
-            self._preempt(self.running[-1])  # partial prefills hold all the memory: one must yield
+        while not rows and not ahead and self._must_yield():
+            self._preempt(self.running[-1])
             rows = self._prefill_rows(self.limits.prefill_chunk)
         rows.sort(key=lambda row: not row.is_single)
         self.is_idle = not (rows or ahead or self._preempted or self.rows.has_copied)
@@ -309,6 +309,14 @@ class Scheduler:
 
     def _make_room(self, count: int, sequence: Sequence | None) -> bool:
         return make_room(self.pool, self.cache, count, sequence)
+
+    def _must_yield(self) -> bool:
+        """Where no row fits: whether partial prefills hold all the memory, so that one of them must be put back. One
+        that is alone must if the node that it holds has grown past what it took of it: it holds all of that."""
+        if all(sequence.is_decoding for sequence in self.running):
+            return False
+        first = self.running[0]
+        return len(self.running) > 1 or (first.node is not None and first.node.end > first.num_shared)
 
     def _preempt(self, sequence: Sequence) -> None:
         """Put a running sequence back in the queue. Its KV stays cached as long as memory allows."""
