@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Hashable, Sequence
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,18 @@ from lmnb.runtime.sequence import Sequence as EngineSequence
 from lmnb.runtime.tokenizer import Tokenizer
 
 _NUM_PLANS, _MOST_SHARED = 256, 64  # plans that are remembered, and tokens that requests may have written before
+
+
+class _Plan(NamedTuple):
+    """`mask`: that of the choice behind all that is forced, if it had to be known; `ahead`: a matcher that has followed
+    the jump, if there is one to spare."""
+
+    jump: Jump | None
+    mask: np.ndarray | None
+    ahead: GrammarMatcher | None
+
+
+_NO_PLAN = _Plan(None, None, None)
 
 
 class JumpTables:
@@ -64,7 +77,7 @@ class JumpForward:
         self._enabled = enabled
         self._plain = plain
         self._tables = tables
-        self._plans: OrderedDict[Hashable, tuple[Jump | None, np.ndarray | None]] = OrderedDict()  # oldest use first
+        self._plans: OrderedDict[Hashable, _Plan] = OrderedDict()  # oldest use first
         self._blocked = tokenizer.added_ids | tokenizer.special_ids | tokenizer.eos_ids
 
     def prepare(self) -> None:
@@ -89,13 +102,19 @@ class JumpForward:
         if sequence.planned:
             sequence.planned.popleft()  # the token that has just been chosen; the plan goes on as it would be made anew
             return None
-        plan, sequence.mask_behind = self._plan(sequence)
+        plan, sequence.mask_behind, ahead = self._plan(sequence)
         if plan is None:
             return None
         params = sequence.request.sampling
         jumps = self._enabled if params.jump_forward is None else params.jump_forward
         count = len(plan.token_ids) if jumps else plan.num_needed
-        event = self._apply(sequence, scheduler, plan.num_replaced, plan.token_ids[:count]) if count else None
+        event = None
+        if count:
+            if jumps and ahead is not None:
+                sequence.matcher = ahead
+            else:
+                self._accept(sequence, plan.num_replaced, plan.token_ids[:count])
+            event = self._apply(sequence, scheduler, plan.num_replaced, plan.token_ids[:count])
         if not sequence.output.finished:
             sequence.planned.extend(plan.token_ids[count:])
         if event is None or sequence.draw.num_logprobs < 0:
@@ -103,15 +122,20 @@ class JumpForward:
         sequence.unscored, sequence.held = sequence.num_tokens - len(event.token_ids), event
         return None
 
-    def _apply(self, sequence: EngineSequence, scheduler: Scheduler, replaced: int, new: Sequence[int]) -> TokenEvent:
-        """Put `new` in place of the last `replaced` tokens, everywhere."""
-        matcher, output, constraint = sequence.matcher, sequence.output, sequence.request.sampling.constraint
+    def _accept(self, sequence: EngineSequence, replaced: int, new: Sequence[int]) -> None:
+        """Let the sequence's matcher follow `new` in place of the last `replaced` tokens."""
+        matcher, constraint = sequence.matcher, sequence.request.sampling.constraint
         assert matcher is not None
         assert constraint is not None
-        assert self._tables.retokenizer is not None
         matcher.rollback(replaced)
         if not matcher.accept_all(new):
             raise too_large(constraint)
+
+    def _apply(self, sequence: EngineSequence, scheduler: Scheduler, replaced: int, new: Sequence[int]) -> TokenEvent:
+        """Put `new` in place of the last `replaced` tokens, everywhere but in the matcher."""
+        matcher, output = sequence.matcher, sequence.output
+        assert matcher is not None
+        assert self._tables.retokenizer is not None
         # The logits of the token before the replaced ones say how likely the first new one is.
         scored = replaced > 0 and sequence.draw.num_logprobs >= 0
         scheduler.rewind(sequence, sequence.num_tokens - replaced - scored)
@@ -136,47 +160,55 @@ class JumpForward:
         marks = b"".join(bytes((mark,)) * len(piece) for piece, mark in zip(pieces, origins, strict=True))
         return bytearray(all(marks[start:end]) for start, end in pairwise(self._tables.retokenizer.ends(new)))
 
-    def _plan(self, sequence: EngineSequence) -> tuple[Jump | None, np.ndarray | None]:
-        """What is forced next, and the mask of the choice behind it, if that had to be known. Requests that have
-        written the same under one constraint share it."""
+    def _plan(self, sequence: EngineSequence) -> _Plan:
+        """What is forced next. Requests that have written the same under one constraint share it."""
         params, matcher, planner = sequence.request.sampling, sequence.matcher, self._tables.planner
         if matcher is None or self._plain or planner is None:
-            return None, None
+            return _NO_PLAN
         written = sequence.output.token_ids
         if len(written) > _MOST_SHARED:
             return self._make_plan(sequence, matcher, planner)
         key = (params.constraint, params.suppress_token_ids, params.max_new_tokens, *written)
-        found = self._plans.get(key)
-        if found is None:
-            found = self._plans[key] = self._make_plan(sequence, matcher, planner)
-            if len(self._plans) > _NUM_PLANS:
-                self._plans.popitem(last=False)
-        else:
+        known = self._plans.get(key)
+        if known is not None:
             self._plans.move_to_end(key)
-        return found
+            return known
+        made = self._make_plan(sequence, matcher, planner)
+        self._plans[key] = made._replace(ahead=None)
+        if len(self._plans) > _NUM_PLANS:
+            self._plans.popitem(last=False)
+        return made
 
-    def _make_plan(
-        self, sequence: EngineSequence, matcher: GrammarMatcher, planner: JumpPlanner
-    ) -> tuple[Jump | None, np.ndarray | None]:
+    def _make_plan(self, sequence: EngineSequence, matcher: GrammarMatcher, planner: JumpPlanner) -> _Plan:
         params, written = sequence.request.sampling, sequence.output.token_ids
         room = params.max_new_tokens - len(written)
         forced = matcher.forced() if room > 0 else b""
         if not forced:
-            return None, None
+            return _NO_PLAN
         blocked = self._blocked | frozenset(params.suppress_token_ids) if params.suppress_token_ids else self._blocked
-        asked: list[Behind] = []
-        plan = planner.plan(written, forced, blocked, room, partial(self._following, sequence, forced, asked))
-        return plan, asked[0].mask if plan is not None and plan.is_whole and asked else None
+        asked: list[tuple[Jump, GrammarMatcher, Behind]] = []
+        plan = planner.plan(written, forced, blocked, room, partial(self._following, sequence, matcher, asked))
+        if plan is None or not plan.is_whole or not asked:
+            return _Plan(plan, None, None)
+        whole, ahead, behind = asked[0]
+        return _Plan(plan, behind.mask, ahead if plan == whole else None)
 
-    def _following(self, sequence: EngineSequence, forced: bytes, asked: list[Behind]) -> Collection[int] | None:
-        """What may come behind `forced`, also put into `asked`. A mask is computed for it, so it counts as the
-        grammar's time."""
+    def _following(
+        self,
+        sequence: EngineSequence,
+        matcher: GrammarMatcher,
+        asked: list[tuple[Jump, GrammarMatcher, Behind]],
+        whole: Jump,
+    ) -> Collection[int] | None:
+        """What may come behind `whole`, also put into `asked`, with a matcher that has followed it. A mask is computed
+        for it, so it counts as the grammar's time."""
         assert self._tables.next_bytes is not None
-        assert sequence.matcher is not None
         began = time.thread_time()
-        found = self._tables.next_bytes.after(sequence.matcher, forced)
+        ahead = matcher.fork()
+        ahead.rollback(whole.num_replaced)
+        found = self._tables.next_bytes.behind(ahead) if ahead.accept_all(whole.token_ids) else None
         sequence.grammar_seconds += time.thread_time() - began
         if found is None:
             return None
-        asked.append(found)
+        asked.append((whole, ahead, found))
         return found.first

@@ -8,9 +8,6 @@ from functools import lru_cache
 
 from lmnb.runtime.retokenize import Retokenizer, common_length
 
-# Tells the first bytes of whatever may follow a text; empty: nothing may; None: anything may.
-Following = Callable[[], Collection[int] | None]
-
 _NUM_KEPT, _LONGEST_KEPT = 2048, 1024  # plans that are remembered, and tokens and bytes that each is made from
 _Tokens = tuple[int, ...]
 
@@ -35,6 +32,11 @@ class Jump:
         return Jump(self.num_replaced, self.token_ids[:count], self.num_needed, is_whole=False)
 
 
+# Told how to write all that is forced, tells the first bytes of whatever may come behind it; empty: nothing may; None:
+# anything may.
+Following = Callable[[Jump], Collection[int] | None]
+
+
 class JumpPlanner:
     """Threads may share it. It remembers plans, since many requests of one grammar ask for the same."""
 
@@ -54,7 +56,7 @@ class JumpPlanner:
         """What `forced`, the bytes that must follow the `generated` tokens, allows to be added now; None if nothing.
 
         The prompt's tokens are never touched. `blocked`: ids that must not be used. `room`: generated tokens that may
-        be added at most. `following`: what may come behind `forced`, asked only if it matters.
+        be added at most. `following` is asked only if it matters, and tokens that may be used spell all of `forced`.
         """
         start = self._retokenizer.window(generated)
         if start is None:
@@ -64,10 +66,12 @@ class JumpPlanner:
         text, first, is_open = (self._recall_text if keeps else self._text)(old, forced)
         if text is None:
             return None
+        make = self._recall_plan if keeps else self._make
         if is_open and following is not None:
-            found = following()
+            whole = make(old, forced, text, frozenset(), blocked)  # the plan if nothing may come behind it
+            found = following(whole) if whole is not None and whole.is_whole else None
             first = None if found is None else frozenset(found)
-        plan = (self._recall_plan if keeps else self._make)(old, forced, text, first, blocked)
+        plan = make(old, forced, text, first, blocked)
         return None if plan is None else plan.within(room)
 
     def _text(self, old: _Tokens, forced: bytes) -> tuple[str | None, frozenset[int] | None, bool]:
