@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -15,12 +16,14 @@ import numpy as np
 from lmnb.runtime.tokenizer import Tokenizer
 
 _MAX_WINDOW = 1024  # tokens that are tokenized again at most
+_NUM_KEPT, _LONGEST_KEPT = 64, 1024  # texts that are remembered, and characters of each
 _PUNCTUATION = frozenset(b'!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~')  # without the apostrophe, which opens contractions
 _CONTRACTION = 3  # characters of the longest one, 'll, apostrophe included
 
 
 class Retokenizer:
-    """Threads may share it: it never changes. Building it takes a fraction of a second."""
+    """Threads may share it: it never changes, but for remembering the last texts, since planning asks for a text more
+    than once. Building it takes a fraction of a second."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None) -> None:
         """`vocab_size`: how many of the tokens the model knows, by default all; texts that need others have none."""
@@ -47,6 +50,7 @@ class Retokenizer:
         puts_space = self.bytes_of(tokenizer.encode("a")) != b"a"
         self._anchor = "\n" if puts_space else ""
         self._anchor_ids = tokenizer.encode(self._anchor) if puts_space else []
+        self._recall = lru_cache(_NUM_KEPT)(self._encode)
 
     def bytes_of(self, ids: Sequence[int]) -> bytes:
         """The bytes of `ids`, end to end; ids that tokenizer or model do not know stand for nothing."""
@@ -63,11 +67,15 @@ class Retokenizer:
 
     def encode(self, text: str) -> list[int] | None:
         """Tokens of `text` as the continuation of another; None if its tokens do not spell it."""
+        ids = (self._recall if len(text) <= _LONGEST_KEPT else self._encode)(text)
+        return None if ids is None else list(ids)
+
+    def _encode(self, text: str) -> tuple[int, ...] | None:
         ids = self._tokenizer.encode(self._anchor + text)
         if ids[: len(self._anchor_ids)] != self._anchor_ids:
             return None
         ids = ids[len(self._anchor_ids) :]
-        return ids if self.bytes_of(ids) == text.encode() else None
+        return tuple(ids) if self.bytes_of(ids) == text.encode() else None
 
     def window(self, ids: Sequence[int]) -> int | None:
         """Where the last part of `ids` begins that text behind them can change; None if that is too far away.
