@@ -32,7 +32,6 @@ from lmnb.runtime.device_batch import (
     Staging,
     extend_tiles,
     moved_slots,
-    one_token_columns,
     one_token_tiles,
     space,
     strict_tiles,
@@ -43,7 +42,7 @@ from lmnb.runtime.device_sampler import DeviceSampler
 from lmnb.runtime.kv_pool import KVPool
 from lmnb.runtime.pending_tokens import PendingTokens
 from lmnb.runtime.rehearsal import rehearse
-from lmnb.runtime.rows import MAX_BRANCH_ROWS, Row, one_token_rows
+from lmnb.runtime.rows import MAX_BRANCH_ROWS, Row
 from lmnb.runtime.sampler import Sampler
 from lmnb.runtime.scheduler import Scheduler
 from lmnb.runtime.step_graphs import GraphKey, StepGraphs
@@ -176,33 +175,32 @@ class CudaExecutor:
         itself, which takes one replay of a graph instead of a launch for each operation. None if that does not do."""
         if not self._is_small(rows):
             return None
-        tokens = one_token_rows(rows)
-        size = next(size for size in self._small_sizes if size >= len(tokens))
-        items = self._planner.plan(tokens, self._parts(size))
+        size = next(size for size in self._small_sizes if size >= sum(row.num_tokens for row in rows))
+        items = self._planner.plan(rows, self._parts(size))
         if not self._has_room(items, size):
             return None
-        owners = [row for row in rows for _ in range(row.start, row.end)]
-        built = describe(list(dict.fromkeys(owners[i] for i in items.order))).with_all_logits()
-        return built, self._decode([tokens[i] for i in items.order], items, size)
+        rows = [rows[i] for i in items.order]
+        return describe(rows).with_all_logits(), self._decode(rows, items, size)
 
     def _is_small(self, rows: list[Row]) -> bool:
-        count = sum(row.end - row.start for row in rows)
-        if self._limits.deterministic or not self._limits.cuda_graphs or all(row.is_single for row in rows):
+        if self._limits.deterministic or not self._limits.cuda_graphs or not self._small_sizes:
             return False
-        if not self._small_sizes or count > self._small_sizes[-1]:
-            return False
-        if any(row.place != row.sequence.row for row in rows):
-            return False  # its keys lie elsewhere than the tree says
-        # Each token reads all keys of its sequence that no other has.
-        reads = sum((row.end - row.start) * (row.kv_len - row.sequence.num_shared) for row in rows)
-        return reads <= _MOST_SMALL_READS
+        count = reads = 0
+        for row in rows:
+            if row.place != row.sequence.row:
+                return False  # its keys lie elsewhere than the tree says
+            count += row.num_tokens
+            # Each token reads all keys of its sequence that no other has.
+            reads += row.num_tokens * (row.kv_len - row.sequence.num_shared)
+        return len(rows) < count <= self._small_sizes[-1] and reads <= _MOST_SMALL_READS
 
-    # -- one token a row --
+    # -- each token for itself --
 
     def _decode(self, rows: list[Row], items: DecodeItems | None, size: int) -> Tensor:
-        """Logits of rows of one token each, padded to `size`. `items`: what attention reads; None in strict mode, where
-        each token reads all of its own keys."""
-        columns = one_token_columns(rows, self._scheduler.table)
+        """Logits of the rows' tokens, padded to `size`. `items`: what attention reads; None in strict mode, where each
+        token reads all of its own keys."""
+        columns = token_columns(rows, self._scheduler.table)
+        count = len(columns[0])
         key, known = self._graphs.find(_graph_key(items, size), partial(self._holds, items))
         arrays = self._strict_arrays(columns, key.size) if items is None else self._decode_arrays(columns, items, key)
         self._staging.upload(arrays, self._inputs)
@@ -213,8 +211,8 @@ class CudaExecutor:
         else:
             known.graph.replay()
             logits, chosen = known.logits, known.chosen
-        self._greedy = chosen[:, : len(rows)]
-        return logits[: len(rows)]
+        self._greedy = chosen[:, :count]
+        return logits[:count]
 
     def _holds(self, items: DecodeItems | None, key: GraphKey) -> bool:
         """Whether a step of that many rows has room for the items' partial results: the more rows, the fewer each."""

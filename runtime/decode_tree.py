@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lmnb.kernels.device_plan import ITEM_FIELDS, NARROW_ROWS, OPEN_END, WIDE_ROWS
 from lmnb.runtime.radix_node import RadixNode
-from lmnb.runtime.rows import Row
+from lmnb.runtime.rows import Row, numbers_within, of_tokens
 from lmnb.runtime.sequence import Sequence
 
 Ints = NDArray[np.int32]
@@ -40,7 +40,8 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecodeItems:
-    """`order[i]`: which of the given sequences comes i-th, so that those under one node are neighbours."""
+    """`order[i]`: which of the given rows comes i-th, so that those under one node are neighbours. All that follows
+    counts their tokens, in that order."""
 
     order: list[int]
     narrow: Ints  # [N, ITEM_FIELDS]
@@ -57,7 +58,7 @@ class DecodePlanner:
         self._narrow_items = max(1, num_processors * _NARROW_PROGRAMS_PER_SM // num_kv_heads)
         self._wide_items = max(1, num_processors * _WIDE_PROGRAMS_PER_SM // num_kv_heads)
         self._tree = tree
-        self._key: list[tuple[int, int, int]] = []
+        self._key: list[tuple[int, int, int, int]] = []
         self._lens = np.zeros(0, dtype=np.int64)  # in the order of the key
         self._items: DecodeItems | None = None
         self._age = 0
@@ -68,34 +69,33 @@ class DecodePlanner:
         return self._narrow_items + 1
 
     def plan(self, rows: list[Row], max_parts: int) -> DecodeItems:
-        """Items for rows of one new token each, none of which gets more than `max_parts` of them. Several tokens of
-        one sequence stay together, in the order in which they come."""
-        sequences = [row.sequence for row in rows]
-        lens = np.array([row.kv_len for row in rows])
-        key = [(s.id, s.row, s.num_shared) for s in sequences]
+        """Items for the rows' tokens, each of which reads for itself. None gets more than `max_parts` of them."""
+        lens = _lengths(rows)
+        key = [(row.sequence.id, row.sequence.num_shared, row.place, row.end - row.start) for row in rows]
         self._age += 1
         is_old = self._age > 64  # requests' own parts have grown
         if self._items is None or is_old or key != self._key or bool((lens < self._lens).any()):
             self._key, self._lens, self._age = key, lens, 0
-            self._items = self._make(sequences, lens, max_parts)
+            self._items = self._make(rows, lens, max_parts)
         return self._items
 
-    def _make(self, sequences: list[Sequence], all_lens: NDArray[np.int64], max_parts: int) -> DecodeItems:
-        order = list(range(len(sequences)))
+    def _make(self, rows: list[Row], lens: NDArray[np.int64], max_parts: int) -> DecodeItems:
+        order = list(range(len(rows)))
         segments: list[Segment] = []
-        tails = np.zeros(len(sequences), dtype=np.int64)
-        if self._tree and len(sequences) > 1:
-            order, segments, tails = share_keys(sequences)
-        lens = all_lens[order]
-        rows = np.array([sequences[i].row for i in order])
+        tails = np.zeros(len(lens), dtype=np.int64)
+        if self._tree and len(lens) > 1:
+            order, segments, tails = share_keys(rows)
+            rows = [rows[i] for i in order]
+            lens = _lengths(rows)
+        places = of_tokens([row.place for row in rows], [row.end - row.start for row in rows], rising=False)
         for coarseness in range(64):
-            items = self._cut(segments, tails, lens, rows, 1 << coarseness)
+            items = self._cut(segments, tails, lens, places, 1 << coarseness)
             if int(items[2].max()) <= max_parts:
                 own_keys = int((lens - tails).sum())
                 many = len(items[0]) > self._narrow_items
                 return DecodeItems(order, *items, is_short=many and own_keys < _SHORT_ITEM * len(items[0]))
             if coarseness >= 30:
-                segments, tails = [], np.zeros(len(sequences), dtype=np.int64)  # a path of too many nodes
+                segments, tails = [], np.zeros_like(tails)  # a path of too many nodes
         raise AssertionError("one part a request always fits")
 
     def _cut(
@@ -143,28 +143,29 @@ class DecodePlanner:
         """Each request's own keys, from `tails` on; the last chunk grows with the request."""
         chunks = -(-(lens - tails) // chunk)
         request = np.repeat(np.arange(len(lens)), chunks)
-        number = np.arange(len(request)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+        number = numbers_within(chunks)
         start = tails[request] + number * chunk
         end = np.where(number == chunks[request] - 1, OPEN_END, start + chunk)
         columns = (request, np.ones_like(request), rows[request], start, end, parts[request] + number)
         return np.stack(columns, axis=1).astype(np.int32)
 
 
-def share_keys(sequences: list[Sequence]) -> tuple[list[int], list[Segment], NDArray[np.int64]]:
-    """The order that brings requests under one node together, the segments worth reading once (parents first; by
-    places in that order), and where each request's own part begins. Several tokens of one sequence are as many
-    requests, and stand together."""
-    places: dict[int, list[int]] = {}  # of each sequence
-    for place, sequence in enumerate(sequences):
-        places.setdefault(sequence.id, []).append(place)
-    groups = [(_path(sequences[each[0]]), each) for each in places.values()]
+def share_keys(rows: list[Row]) -> tuple[list[int], list[Segment], NDArray[np.int64]]:
+    """The order of the rows that brings those under one node together, the segments worth reading once (parents first;
+    by tokens in that order), and where each token's own part begins."""
+    numbers: dict[int, list[int]] = {}  # of each sequence's rows
+    for number, row in enumerate(rows):
+        numbers.setdefault(row.sequence.id, []).append(number)
+    groups = [(_path(rows[each[0]].sequence), each) for each in numbers.values()]
     groups.sort(key=lambda group: [node.id for node in group[0]])
     paths = [path for path, _ in groups]
-    order = [place for _, each in groups for place in each]
-    shared = [sequences[each[0]].num_shared for _, each in groups]
-    firsts = list(accumulate((len(each) for _, each in groups), initial=0))  # where a group begins in that order
+    order = [number for _, each in groups for number in each]
+    shared = [rows[each[0]].sequence.num_shared for _, each in groups]
+    counts = [row.end - row.start for row in rows]
+    sizes = [sum([counts[number] for number in each]) for _, each in groups]
+    firsts = list(accumulate(sizes, initial=0))  # where a group's tokens begin
     segments: list[Segment] = []
-    tails = np.zeros(len(order), dtype=np.int64)
+    tails = np.zeros(firsts[-1], dtype=np.int64)
     stack = [(0, len(groups), 0, 0)]  # groups [low, high) agree on `depth` nodes; keys before `start` are covered
     while stack:
         low, high, depth, start = stack.pop()
@@ -187,6 +188,11 @@ def share_keys(sequences: list[Sequence]) -> tuple[list[int], list[Segment], NDA
             i = j
     segments.sort(key=lambda s: s.start)
     return order, segments, tails
+
+
+def _lengths(rows: list[Row]) -> NDArray[np.int64]:
+    """How many keys each token of `rows` sees, itself included."""
+    return of_tokens([row.column + 1 for row in rows], [row.end - row.start for row in rows])
 
 
 def _path(sequence: Sequence) -> list[RadixNode]:

@@ -6,7 +6,7 @@ Knows nothing of stop strings or of requests.
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Sequence
 
 from lmnb.runtime.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = b""  # of a character whose other bytes are still to come
 
     def push(self, token_id: int) -> str:
         """The text that became readable with this token: often one word, sometimes nothing."""
@@ -36,18 +36,22 @@ class Detokenizer:
 
     def push_bytes(self, data: bytes) -> str:
         """The text that became readable with these bytes of a token."""
-        return self._decoder.decode(data)
+        data = self._begun + data
+        text, size = utf_8_decode(data, "replace", False)
+        self._begun = data[size:]
+        return text
 
     @property
     def is_whole(self) -> bool:
         """Whether the tokens so far end with a whole character."""
-        return not self._decoder.getstate()[0]
+        return not self._begun
 
     @property
     def pending(self) -> int:
         """Bytes of an unfinished character at the end."""
-        return len(self._decoder.getstate()[0])
+        return len(self._begun)
 
     def finish(self) -> str:
         """What is left: U+FFFD if the tokens end within a character, else nothing."""
-        return self._decoder.decode(b"", final=True)
+        rest, self._begun = self._begun, b""
+        return rest.decode(errors="replace")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lmnb.kernels.device_plan import NARROW_ROWS, STRICT_ROWS, TILE_FIELDS, WIDE_ROWS
-from lmnb.runtime.rows import Row
+from lmnb.runtime.rows import Row, of_tokens
 from lmnb.runtime.slot_table import SlotTable
 
 Ints = NDArray[np.int32]
@@ -100,28 +100,17 @@ def moved_slots(table: SlotTable) -> tuple[Ints, Ints] | None:
 
 def token_columns(rows: list[Row], table: SlotTable) -> list[Ints]:
     """Ids (-1: on its way), rotary positions, columns and rows of the table, and slots of all rows' new tokens."""
-    ids = np.concatenate([row.sequence.tokens[row.start : row.end] for row in rows])
-    positions = np.concatenate([row.sequence.positions(row.start, row.end) for row in rows])
-    columns = np.concatenate([np.arange(row.column, row.kv_len, dtype=np.int32) for row in rows])
-    places = np.repeat([row.place for row in rows], [row.end - row.start for row in rows])
-    slots = np.concatenate([table.read(row.sequence.row, row.start, row.end) for row in rows])
-    return [ids, positions.astype(np.int32), columns, places.astype(np.int32), slots.astype(np.int32)]
-
-
-def one_token_columns(rows: list[Row], table: SlotTable) -> list[Ints]:
-    """The same for rows of one token each, without a loop over small arrays."""
-    places = [row.place for row in rows]
-    columns = [row.column for row in rows]
-    ids = [row.sequence.token_at(row.start) for row in rows]
+    counts = [row.end - row.start for row in rows]
+    if sum(counts) == len(rows):  # without a loop over small arrays
+        ids = np.array([row.sequence.token_at(row.start) for row in rows])
+    else:
+        ids = np.concatenate([row.sequence.tokens_at(row.start, row.end) for row in rows])
+    places = of_tokens([row.place for row in rows], counts, rising=False)
+    columns = of_tokens([row.column for row in rows], counts)
     is_plain = not any(row.sequence.layout.sections for row in rows)
-    positions = columns if is_plain else [row.sequence.layout.position(row.start) for row in rows]
-    return [
-        np.array(ids, dtype=np.int32),
-        np.array(positions, dtype=np.int32),
-        np.array(columns, dtype=np.int32),
-        np.array(places, dtype=np.int32),
-        table.read_column(places, columns).astype(np.int32),
-    ]
+    positions = columns if is_plain else np.concatenate([row.sequence.positions(row.start, row.end) for row in rows])
+    arrays = (ids, positions, columns, places, table.read_column(places, columns))
+    return [array.astype(np.int32, copy=False) for array in arrays]
 
 
 def extend_tiles(rows: list[Row], first_token: int, heads_per_kv: int) -> tuple[Ints, Ints]:

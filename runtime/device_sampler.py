@@ -118,7 +118,7 @@ class _Group:
     def __init__(self, rows: list[SamplerRow], num_tokens: int) -> None:
         self.rows = rows
         self.masks = _Masks(num_tokens)
-        self.fields = np.stack([_constants(row.params, num_tokens) for row in rows])
+        self.fields = np.concatenate([_constants(row.params, num_tokens) for row in rows]).reshape(len(rows), -1)
         for i, row in enumerate(rows):
             if len(row.suppressed):
                 self.fields[i, plan.SUPPRESSED] = self.masks.add_ban(row.suppressed)

@@ -90,7 +90,7 @@ class GrammarVocabulary:
         np.bitwise_and(words[: self.num_words], self._real_bits, out=target)
         if int(words[self.end_id // 32]) >> (self.end_id % 32) & 1:
             np.bitwise_or(target, self._eos_bits, out=target)
-        return bool(target.any())
+        return bool(np.count_nonzero(target))
 
     def only_end(self, mask: np.ndarray) -> bool:
         """Whether the virtual end is the one bit set in the library's `mask`."""

@@ -87,9 +87,9 @@ class LLGuidanceMatcher:
         the next mask."""
         if self._ended or self._counts_tokens or self._matcher.is_error():
             return b""
-        ahead = self._matcher.deep_copy()
-        text = bytes(ahead.compute_ff_bytes())
+        text = bytes(self._matcher.compute_ff_bytes())  # from here on it is cheap to accept what spells them
         if len(text) > _MANY_BYTES:
+            ahead = self._matcher.deep_copy()
             scratch = self._vocabulary.scratch
             ahead.unsafe_compute_mask_ptr(scratch.address, scratch.num_bytes)
             if ahead.is_error():

@@ -63,13 +63,7 @@ class OutputStream:
         self.token_ids.append(token_id)
         if token_id in self.end_ids:
             return self._finish("stop", token_id)
-        piece = self._detokenizer.push(token_id)
-        self._num_decoded += len(piece)
-        self._boundaries.append(self._num_decoded if self._detokenizer.is_whole else -1)
-        published = self._scan(piece)
-        if not self.finished and len(self.token_ids) >= self._max_new_tokens:
-            published += self._finish("length")
-        return published
+        return self._take(self._detokenizer.push(token_id))
 
     def replace(self, num_replaced: int, token_ids: Sequence[int], data: Sequence[bytes]) -> str:
         """Take tokens that were not sampled, in place of the last `num_replaced` ones: `data`, the bytes of each,
@@ -85,15 +79,19 @@ class OutputStream:
             if end < len(removed):
                 self._boundaries.append(self._characters_before(removed[end:]))
                 continue
-            text = self._detokenizer.push_bytes(piece[max(0, len(removed) - end + len(piece)) :])
-            removed = removed[:end]
-            self._num_decoded += len(text)
-            self._boundaries.append(self._num_decoded if self._detokenizer.is_whole else -1)
-            published += self._scan(text)
-            if not self.finished and len(self.token_ids) >= self._max_new_tokens:
-                published += self._finish("length")
+            new = piece[max(0, len(removed) - end + len(piece)) :]
+            published += self._take(self._detokenizer.push_bytes(new))
             if self.finish_reason is not None:
                 break
+        return published
+
+    def _take(self, piece: str) -> str:
+        """The text of the last of `token_ids`; return what may be published now. May finish the stream."""
+        self._num_decoded += len(piece)
+        self._boundaries.append(self._num_decoded if self._detokenizer.is_whole else -1)
+        published = self._scan(piece)
+        if self.finish_reason is None and len(self.token_ids) >= self._max_new_tokens:
+            published += self._finish("length")
         return published
 
     def _remove(self, count: int) -> bytes:

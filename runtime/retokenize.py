@@ -15,18 +15,15 @@ import numpy as np
 
 from lmnb.runtime.tokenizer import Tokenizer
 
-# The first bytes of whatever may follow a text; empty: nothing may; None: anything may.
-Following = Callable[[], Collection[int] | None]
-
 _MAX_WINDOW = 1024  # tokens that are tokenized again at most
-_NUM_KEPT, _LONGEST_KEPT = 2048, 1024  # texts that are remembered, and characters of each
+_NUM_KEPT, _LONGEST_KEPT = 64, 1024  # texts that are remembered, and characters of each
 _PUNCTUATION = frozenset(b'!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~')  # without the apostrophe, which opens contractions
 _CONTRACTION = 3  # characters of the longest one, 'll, apostrophe included
 
 
 class Retokenizer:
-    """Threads may share it: it never changes, but for remembering texts, since many requests of one grammar ask for the
-    same. Building it takes a fraction of a second."""
+    """Threads may share it: it never changes, but for remembering the last texts, since planning asks for a text more
+    than once. Building it takes a fraction of a second."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None) -> None:
         """`vocab_size`: how many of the tokens the model knows, by default all; texts that need others have none."""
@@ -41,15 +38,19 @@ class Retokenizer:
         )
         self._sorted = sorted({data for i, data in enumerate(self._bytes) if data and i not in hidden})
         self._longest = max(map(len, self._sorted), default=0)
-        self._joined = _neighbours(self._sorted)
+        joined = _neighbours(self._sorted)
         digits = slice(ord("0"), ord("9") + 1)
-        self._joins_digits = bool(self._joined[digits, digits].any())
+        self._joins_digits = bool(joined[digits, digits].any())
+        cuts = ~joined
+        cuts[[not (byte < 0x80 and chr(byte).isalnum()) for byte in range(256)], :] = False
+        cuts[:, [byte not in _PUNCTUATION for byte in range(256)]] = False
+        # At 256 left + right: whether a token holds both; whether neither merges nor pre-tokenizers look across.
+        self._joined, self._cuts = joined.tobytes(), cuts.tobytes()
         # Tokenizers of the SentencePiece kind put a space before a text; text that goes on is tokenized behind a line.
         puts_space = self.bytes_of(tokenizer.encode("a")) != b"a"
         self._anchor = "\n" if puts_space else ""
         self._anchor_ids = tokenizer.encode(self._anchor) if puts_space else []
-        self._recall_stable = lru_cache(_NUM_KEPT)(self._stable)
-        self._recall_open = lru_cache(_NUM_KEPT)(self._open)
+        self._recall = lru_cache(_NUM_KEPT)(self._encode)
 
     def bytes_of(self, ids: Sequence[int]) -> bytes:
         """The bytes of `ids`, end to end; ids that tokenizer or model do not know stand for nothing."""
@@ -66,11 +67,15 @@ class Retokenizer:
 
     def encode(self, text: str) -> list[int] | None:
         """Tokens of `text` as the continuation of another; None if its tokens do not spell it."""
+        ids = (self._recall if len(text) <= _LONGEST_KEPT else self._encode)(text)
+        return None if ids is None else list(ids)
+
+    def _encode(self, text: str) -> tuple[int, ...] | None:
         ids = self._tokenizer.encode(self._anchor + text)
         if ids[: len(self._anchor_ids)] != self._anchor_ids:
             return None
         ids = ids[len(self._anchor_ids) :]
-        return ids if self.bytes_of(ids) == text.encode() else None
+        return tuple(ids) if self.bytes_of(ids) == text.encode() else None
 
     def window(self, ids: Sequence[int]) -> int | None:
         """Where the last part of `ids` begins that text behind them can change; None if that is too far away.
@@ -78,49 +83,45 @@ class Retokenizer:
         The place lies between a letter or digit and a punctuation mark that no token holds together: neither
         merges nor pre-tokenizers look across it.
         """
+        if not ids:
+            return 0
+        known = len(self._bytes)
+        right = self._bytes[ids[-1]] if ids[-1] < known else b""
         for start in range(len(ids) - 1, 0, -1):
             if len(ids) - start > _MAX_WINDOW:
                 return None
-            left, right = self.bytes_of(ids[start - 1 : start]), self.bytes_of(ids[start : start + 1])
-            if left and right and self._is_cut(left[-1], right[0]):
+            left = self._bytes[ids[start - 1]] if ids[start - 1] < known else b""
+            if left and right and self._cuts[left[-1] << 8 | right[0]]:
                 return start
+            right = left
         return 0
 
-    def stable(self, text: str, following: Following | None = None) -> list[int]:
-        """The leading tokens of `text` that `encode` also gives for every longer text, or for every longer text
-        that goes on as `following` says, which is asked only if it matters.
+    def stable(self, text: str, first: Collection[int] | None = None) -> list[int]:
+        """The leading tokens of `text` that `encode` also gives for every longer text, or for every longer text that
+        goes on with one of the bytes `first`.
 
         A longer text's tokens cover `text` up to its end, or up to where a token begins that goes beyond it.
         What comes before that place is tokenized as if the text ended there. So what all such places agree on
         holds for every continuation.
         """
-        keeps = len(text) <= _LONGEST_KEPT
-        first = None
-        if following is not None and (self._recall_open if keeps else self._open)(text):
-            found = following()
-            first = None if found is None else frozenset(found)
-        return list((self._recall_stable if keeps else self._stable)(text, first))
-
-    def _stable(self, text: str, first: frozenset[int] | None) -> tuple[int, ...]:
-        """The same. `first`: the bytes that may follow; None: any."""
         ids = self.encode(text)
         if not ids:
-            return ()
+            return []
         data = text.encode()
         for start in self._open_starts(data, first):
             other = self.encode(data[:start].decode())
             ids = ids[: common_length(ids, other or [])]
             if not ids:
                 break
-        return tuple(ids)
+        return ids
 
-    def _open(self, text: str) -> bool:
-        """Whether what follows can matter."""
+    def is_open(self, text: str) -> bool:
+        """Whether what follows can make a difference to `stable`."""
         data = text.encode()
         return _loose_start(data, None, joins_digits=self._joins_digits) < len(data) or bool(self._beginnings(data))
 
-    def _open_starts(self, data: bytes, first: frozenset[int] | None) -> set[int]:
-        """Places in `data`, between characters, up to which alone its tokens are sure. `first`: see `_stable`."""
+    def _open_starts(self, data: bytes, first: Collection[int] | None) -> set[int]:
+        """Places in `data`, between characters, up to which alone its tokens are sure. `first`: see `stable`."""
         found = _loose_start(data, first, joins_digits=self._joins_digits)
         waiting = self._beginnings(data)
         if first is not None:
@@ -129,7 +130,13 @@ class Retokenizer:
 
     def _beginnings(self, data: bytes) -> list[int]:
         """Places in `data` from which on it begins a token that is longer."""
-        return [p for p in range(max(0, len(data) - self._longest + 1), len(data)) if self._is_beginning(data[p:])]
+        found = []
+        for start in range(len(data) - 1, max(-1, len(data) - self._longest), -1):
+            if start + 1 < len(data) and not self._joined[data[start] << 8 | data[start + 1]]:
+                break  # no token holds these two
+            if self._is_beginning(data[start:]):
+                found.append(start)
+        return found
 
     def _between_characters(self, data: bytes, starts: list[int]) -> set[int]:
         """`starts`, but for those within a character the places where the tokens that end there may begin."""
@@ -159,9 +166,6 @@ class Retokenizer:
     def _is_token(self, data: bytes) -> bool:
         at = bisect_left(self._sorted, data)
         return at < len(self._sorted) and self._sorted[at] == data
-
-    def _is_cut(self, left: int, right: int) -> bool:
-        return right in _PUNCTUATION and chr(left).isalnum() and left < 0x80 and not self._joined[left, right]
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lmnb.runtime.kv_pool import KVPool
 from lmnb.runtime.prefix_cache import Tokens
@@ -45,18 +46,29 @@ class Row(NamedTuple):
         return self.end - self.start == 1 and self.place == sequence.row and self.start == sequence.num_computed
 
     @property
+    def num_tokens(self) -> int:
+        """How many it computes."""
+        return self.end - self.start
+
+    @property
     def kv_len(self) -> int:
         """How many tokens its last one sees, itself included."""
         return self.column + self.end - self.start
 
 
-def one_token_rows(rows: list[Row]) -> list[Row]:
-    """Each token of `rows` as a row of its own."""
-    return [
-        Row(row.sequence, at, at + 1, row.place, row.column + at - row.start)
-        for row in rows
-        for at in range(row.start, row.end)
-    ]
+def of_tokens(values: list[int], counts: list[int], *, rising: bool = True) -> NDArray[np.int64]:
+    """The value of each row's first token, given for as many tokens as each row has; one more from token to token if
+    `rising`."""
+    first = np.array(values)
+    if len(first) == sum(counts):
+        return first  # a token each
+    spread = np.repeat(first, counts)
+    return spread + numbers_within(np.array(counts)) if rising else spread
+
+
+def numbers_within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0, 1, ... below each of `counts`, one after the other."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 class RowMaker:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from lmnb.runtime.request import SamplingParams
@@ -46,11 +48,14 @@ class SamplerRow:
         if self.has_penalties:
             self.counts.add(token_id)
 
-    def pop(self, token_id: int) -> None:
-        """Take the last `push` back."""
-        self.step -= 1
+    def replace(self, old: Sequence[int], new: Sequence[int]) -> None:
+        """Take the last pushes back, those of the `old` tokens, and push the `new` ones."""
+        self.step += len(new) - len(old)
         if self.has_penalties:
-            self.counts.remove(token_id)
+            for token_id in reversed(old):
+                self.counts.remove(token_id)
+            for token_id in new:
+                self.counts.add(token_id)
 
     @property
     def bans_end(self) -> bool:

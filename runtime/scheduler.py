@@ -24,6 +24,9 @@ from lmnb.runtime.slot_table import SlotTable
 
 # Slots kept free for each running sequence when another is admitted, so that it is not preempted at once.
 _DECODE_RESERVE = 16
+# Forced text goes to the tree once a sequence has so many tokens of its own. Its tokens are computed several at a time,
+# each of which reads all that is the sequence's own, where what the tree has is read once.
+_MOST_OWN_TOKENS = 64
 # Of those that wait, so many are looked at, those that came first: looking through thousands takes longer than a step.
 _MOST_LOOKED_AT = 256
 
@@ -68,8 +71,8 @@ class Scheduler:
         self._suspect = None
         rows = self._decode_rows()
         rows += self._prefill_rows(self.limits.prefill_chunk)
-        while not rows and len(self.running) > 1 and not ahead and not all(each.is_decoding for each in self.running):
-            self._preempt(self.running[-1])  # partial prefills hold all the memory: one must yield
+        while not rows and not ahead and self._must_yield():
+            self._preempt(self.running[-1])
             rows = self._prefill_rows(self.limits.prefill_chunk)
         rows.sort(key=lambda row: not row.is_single)
         self.is_idle = not (rows or ahead or self._preempted or self.rows.has_copied)
@@ -89,12 +92,16 @@ class Scheduler:
         return suspect
 
     def complete(self, rows: list[Row]) -> None:
-        """The rows' KV has been written: let others share what belongs to prompts."""
+        """The rows' KV has been written: let others share what belongs to prompts, and much forced text."""
         began = time.perf_counter()
         for row in rows:
-            row.sequence.num_computed = row.sequence.num_slots
-            if row.start < row.sequence.prefill_end:
-                self._share(row.sequence)
+            sequence = row.sequence
+            sequence.num_computed = sequence.num_slots
+            if row.start >= sequence.prefill_end:
+                continue
+            is_given = row.start < sequence.num_prompt + sequence.num_begun
+            if is_given or sequence.num_computed - sequence.num_shared > _MOST_OWN_TOKENS:
+                self._share(sequence)
         self.seconds += time.perf_counter() - began
 
     def finish(self, sequence: Sequence, *, keep: bool = True) -> None:
@@ -302,6 +309,14 @@ class Scheduler:
 
     def _make_room(self, count: int, sequence: Sequence | None) -> bool:
         return make_room(self.pool, self.cache, count, sequence)
+
+    def _must_yield(self) -> bool:
+        """Where no row fits: whether partial prefills hold all the memory, so that one of them must be put back. One
+        that is alone must if the node that it holds has grown past what it took of it: it holds all of that."""
+        if all(sequence.is_decoding for sequence in self.running):
+            return False
+        first = self.running[0]
+        return len(self.running) > 1 or (first.node is not None and first.node.end > first.num_shared)
 
     def _preempt(self, sequence: Sequence) -> None:
         """Put a running sequence back in the queue. Its KV stays cached as long as memory allows."""

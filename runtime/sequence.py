@@ -79,6 +79,10 @@ class Sequence:
         """int32 [num_tokens]: prompt and generated tokens, a view."""
         return self._tokens[: self.num_tokens]
 
+    def tokens_at(self, start: int, end: int) -> Tokens:
+        """int32 [end - start]: the tokens [start, end), a view; -1: on its way."""
+        return self._tokens[start:end]
+
     def token_at(self, position: int) -> int:
         """One token's id; -1 while it is on its way."""
         return int(self._tokens[position])

@@ -54,7 +54,7 @@ class SlotTable:
         """The slots of tokens [start, end), a view."""
         return self._table[row, start:end]
 
-    def read_column(self, rows: list[int], columns: list[int]) -> Slots:
+    def read_column(self, rows: list[int] | NDArray[np.int64], columns: list[int] | NDArray[np.int64]) -> Slots:
         """One slot of each of several rows."""
         return self._table[rows, columns]
 

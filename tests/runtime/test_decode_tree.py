@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ from lmnb.kernels.device_plan import NARROW_ROWS, OPEN_END, WIDE_ROWS
 from lmnb.runtime.decode_tree import MIN_SAVED_KEYS, DecodePlanner, share_keys
 from lmnb.runtime.radix_cache import RadixCache
 from lmnb.runtime.radix_node import RadixNode
-from lmnb.runtime.rows import Row, one_token_rows
+from lmnb.runtime.rows import Row
 
 
 def sequences(prompts: list[list[int]], own: int = 3) -> tuple[RadixCache, list[Any]]:
@@ -35,8 +34,8 @@ def sequences(prompts: list[list[int]], own: int = 3) -> tuple[RadixCache, list[
 
 
 def rows_of(batch: list[Any], count: int = 1) -> list[Row]:
-    """Each sequence's next tokens, a row for each."""
-    return one_token_rows([Row(s, s.num_computed, s.num_computed + count, s.row, s.num_computed) for s in batch])
+    """A row for each sequence's next tokens."""
+    return [Row(s, s.num_computed, s.num_computed + count, s.row, s.num_computed) for s in batch]
 
 
 def random_prompts(seed: int) -> list[list[int]]:
@@ -65,28 +64,26 @@ def test_every_key_is_read_once_by_each_token(seed: int, tree: bool, count: int)
     _, batch = sequences(random_prompts(seed))
     group = (1, 4, 16)[seed % 3]
     planner = DecodePlanner(8, group, 132, tree=tree)
-    tokens = rows_of(batch, count)
-    items = planner.plan(tokens, max_parts=6)
-    assert sorted(items.order) == list(range(len(tokens)))
-    ordered = [tokens[i].sequence for i in items.order]
-    assert [s.id for s in ordered[::count]] == [s.id for s in ordered[count - 1 :: count]]
-    lens = [tokens[i].kv_len for i in items.order]
-    assert all(b == a + 1 for i, (a, b) in enumerate(itertools.pairwise(lens)) if (i + 1) % count)
+    rows = rows_of(batch, count)
+    items = planner.plan(rows, max_parts=6)
+    assert sorted(items.order) == list(range(len(rows)))
+    ordered = [rows[i].sequence for i in items.order for _ in range(count)]
+    lens = [rows[i].column + number for i in items.order for number in range(1, count + 1)]
     for sequence, parts, count, length in zip(ordered, covered(items, lens), items.num_parts, lens, strict=True):
         parts.sort()
         assert [part for part, _, _ in parts] == list(range(count)), sequence.id
         assert count <= 6
         assert [start for _, start, _ in parts] == [0, *[end for _, _, end in parts[:-1]]]
         assert parts[-1][2] == length
-    for items_of, rows in ((items.narrow, NARROW_ROWS), (items.wide, WIDE_ROWS)):
-        assert all(count * group <= rows for count in items_of[:, 1])
+    for items_of, most in ((items.narrow, NARROW_ROWS), (items.wide, WIDE_ROWS)):
+        assert all(count * group <= most for count in items_of[:, 1])
     # Whoever shares an item has the same slots there.
     for first, count, row, start, end, _ in [*items.narrow.tolist(), *items.wide.tolist()]:
         assert row == ordered[first].row
         slots = [cache_slots(sequence)[start:end].tolist() for sequence in ordered[first : first + count]]
         assert count == 1 or all(each == slots[0] and len(each) == end - start for each in slots)
     if not tree:
-        assert len(items.narrow) <= len(tokens) + planner.max_splits
+        assert len(items.narrow) <= len(lens) + planner.max_splits
 
 
 def cache_slots(sequence: Any) -> np.ndarray:
@@ -100,12 +97,12 @@ def cache_slots(sequence: Any) -> np.ndarray:
 def test_a_shared_prefix_is_one_segment_and_a_short_one_is_not_worth_it() -> None:
     stem = [1] * 700
     _, batch = sequences([[*stem, i] for i in range(2, 9)])
-    _, segments, tails = share_keys(batch)
+    _, segments, tails = share_keys(rows_of(batch))
     assert [tuple(segment) for segment in segments] == [(0, 7, 0, 700)]
     assert tails.tolist() == [700] * 7
     short = [1] * (MIN_SAVED_KEYS // 7)
     _, batch = sequences([[*short, i] for i in range(2, 9)])
-    assert share_keys(batch)[1] == []
+    assert share_keys(rows_of(batch))[1] == []
 
 
 def test_a_plan_is_kept_while_the_same_requests_grow() -> None:

@@ -363,8 +363,8 @@ def test_a_plan_that_takes_steps_is_the_one_that_would_be_made_anew(kind: str, m
         event = jump(jumps, sequence, scheduler)
         if goes_on:
             assert event is None
-            written, (plan, _) = sequence.output.token_ids, jumps._plan(sequence)
-            anew = written if plan is None else written[: len(written) - plan.num_replaced] + plan.token_ids
+            written, (plan, *_) = sequence.output.token_ids, jumps._plan(sequence)
+            anew = written if plan is None else [*written[: len(written) - plan.num_replaced], *plan.token_ids]
             goes_on_to = [*written, *sequence.planned]
             # Within a character a library may not say what is forced.
             assert anew == goes_on_to or (plan is None and sequence.planned)
