@@ -101,7 +101,7 @@ endif
 
 # What fails is run once more: see the script.
 test-py: $(VENV)/.setup-dev ## pytest, all but the browser tests
-	$(BIN)/python scripts/run_tests.py -m 'not e2e' --durations=25
+	$(BIN)/python scripts/run_tests.py --side-by-side -m 'not e2e' --durations=25
 
 test-gpu: ## the tests of runtime and kernels on a CUDA GPU; GPU_PYTHON names a Python that has lmnb and CUDA
 	LMNB_TEST_DEVICE=cuda $(GPU_PYTHON) -m pytest -m 'not e2e' tests/kernels tests/runtime
