@@ -63,7 +63,8 @@ lab: $(VENV)/.setup ## open the quickstart notebook in JupyterLab
 
 # ---- Checks, in the order in which they find things cheaply ----
 
-test: lint types arrows js bundle-check test-py test-e2e notebooks wheel-check test-databricks test-kernels ## all checks and tests
+# test-py runs every notebook, as `notebooks` does, and looks at what it computed.
+test: lint types arrows js bundle-check test-py test-e2e wheel-check test-databricks test-kernels ## all checks and tests
 	@echo "make test: all checks and tests passed"
 
 lint: $(VENV)/.setup-dev ## ruff: style and formatting
