@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts/run_tests.py"
+SUPPORT = f"pythonpath={ROOT / 'tests/support'}"  # for the tests' conftest.py
 WAYS = pytest.mark.parametrize("way", [(), ("--side-by-side",)], ids=["alone", "side by side"])
 ONCE = """
 def test_once(request):
@@ -26,6 +27,17 @@ TWICE = "def test_twice():\n    raise AssertionError('each time')\n"
 OFTEN = "import pytest\n@pytest.mark.parametrize('i', range(4))" + ONCE.replace("request):", "request, i):").replace(
     '"ran"', 'f"ran {i}"'
 )
+GARBAGE = """
+class Garbage:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        raise ValueError("no good end")
+
+def test_garbage():
+    Garbage()
+"""
 PASSES = "def test_that_passes():\n    pass\n"
 
 
@@ -80,9 +92,17 @@ def test_other_ends_are_pytests(tmp_path: Path, source: str, arguments: tuple[st
 def test_a_process_that_ends_is_no_chance(tmp_path: Path, way: tuple[str, ...]) -> None:
     shutil.copy(ROOT / "tests/conftest.py", tmp_path)
     crash = "def test_crash():\n    __import__('os').abort()\n"
-    done = run(tmp_path, crash, *way, "-o", f"pythonpath={ROOT / 'tests/support'}")
+    done = run(tmp_path, crash, *way, "-o", SUPPORT)
     assert done.returncode not in (0, 1), done.stdout
     assert "once more" not in done.stdout
+
+
+@WAYS
+def test_what_garbage_says_in_its_end_is_heard(tmp_path: Path, way: tuple[str, ...]) -> None:
+    shutil.copy(ROOT / "tests/conftest.py", tmp_path)
+    done = run(tmp_path, GARBAGE, *way, "-o", SUPPORT, "-W", "error::pytest.PytestUnraisableExceptionWarning")
+    assert done.returncode == 1, done.stdout
+    assert "no good end" in done.stdout
 
 
 def test_a_tests_name_must_be_the_same_in_every_process(script: ModuleType, tmp_path: Path) -> None:
