@@ -63,7 +63,8 @@ lab: $(VENV)/.setup ## open the quickstart notebook in JupyterLab
 
 # ---- Checks, in the order in which they find things cheaply ----
 
-test: lint types arrows js bundle-check test-py test-e2e notebooks wheel-check test-databricks test-kernels ## all checks and tests
+# test-py runs every notebook, as `notebooks` does, and looks at what it computed.
+test: lint types arrows js bundle-check test-py test-e2e wheel-check test-databricks test-kernels ## all checks and tests
 	@echo "make test: all checks and tests passed"
 
 lint: $(VENV)/.setup-dev ## ruff: style and formatting
@@ -101,7 +102,7 @@ endif
 
 # What fails is run once more: see the script.
 test-py: $(VENV)/.setup-dev ## pytest, all but the browser tests
-	$(BIN)/python scripts/run_tests.py -m 'not e2e' --durations=25
+	$(BIN)/python scripts/run_tests.py --side-by-side -m 'not e2e' --durations=25
 
 test-gpu: ## the tests of runtime and kernels on a CUDA GPU; GPU_PYTHON names a Python that has lmnb and CUDA
 	LMNB_TEST_DEVICE=cuda $(GPU_PYTHON) -m pytest -m 'not e2e' tests/kernels tests/runtime

@@ -21,6 +21,8 @@ import pytest
 from patience import PATIENCE
 
 if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
     from lmnb.backends.local import Runtime
 
 # Tests are the same on every machine: a GPU is used only where it is asked for, and then wherever "auto" would.
@@ -43,6 +45,7 @@ TEST_SEED = os.environ.get("LMNB_TEST_SEED", "0")
 IN_CI = bool(os.environ.get("CI"))
 # Threads that a library keeps for the whole process: an event loop's default executor.
 KEPT_THREADS = ("asyncio_",)
+CRASHED = pytest.StashKey[bool]()
 
 
 def find_chromium() -> str | None:
@@ -60,7 +63,9 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without a browser the browser tests are skipped, loudly; in CI that is an error instead."""
+    """The longest tests are begun first: were they the last, one process would run them while others have nothing left.
+    Without a browser the browser tests are skipped, loudly; in CI that is an error instead."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     browser_tests = [item for item in items if item.get_closest_marker("e2e")]
     if not browser_tests or find_chromium():
         return
@@ -78,10 +83,29 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
-    """Look for garbage once more, so that what goes wrong in its end is told. pytest and then the interpreter would
-    go through millions of objects several times each, half a minute in all."""
-    gc.collect()
+    """pytest and then the interpreter would go through millions of objects several times each, half a minute in all."""
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def garbage_ends_well() -> Iterator[None]:
+    """Look for garbage once more, so that what goes wrong in its end fails the last test. Later on, a process that runs
+    tests beside another has nobody to tell."""
+    yield
+    gc.collect()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController, error: object) -> None:
+    """A process of tests that crashed is remembered."""
+    node.config.stash[CRASHED] = node.config.stash.get(CRASHED, False) or error is not None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What ends a process is no chance: the run fails as a whole, and its tests are not run once more."""
+    if session.config.stash.get(CRASHED, False):
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from device_support import run_checks
 pytest.importorskip("triton")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_triton_kernels() -> None:
     run_checks(Path(__file__).with_name("triton_checks.py"))

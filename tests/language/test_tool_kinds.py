@@ -163,7 +163,7 @@ def takes_it(a: NoSuchField) -> None: ...
         (max, "the tool max has no signature"),
         (3, "Python functions"),
     ],
-    ids=str,
+    ids=lambda item: getattr(item, "__name__", None),
 )
 def test_what_cannot_be_called_by_name_says_so(tool: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message) as caught:

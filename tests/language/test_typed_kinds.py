@@ -126,7 +126,7 @@ KINDS: list[tuple[Any, str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "text", "value"), KINDS, ids=lambda item: str(item)[:40])
+@pytest.mark.parametrize(("kind", "text", "value"), KINDS, ids=[f"{kind!s:.40} {text}" for kind, text, _ in KINDS])
 def test_types_are_enforced_and_read(kind: Any, text: str, value: Any) -> None:
     shape = ShapeArguments(json_schema=kind).shape()
     assert shape is not None

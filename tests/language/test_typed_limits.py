@@ -96,7 +96,6 @@ def test_values_have_their_own_types() -> None:
         (Annotated[int, Field(min_length=3)], "minLength says nothing of a JSON integer"),
         (Annotated[Callable[[], int], Field(description="a function")], "no JSON schema"),  # type: ignore[operator]
     ],
-    ids=str,
 )
 def test_what_cannot_be_enforced_is_refused_by_name(kind: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):

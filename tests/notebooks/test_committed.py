@@ -25,6 +25,12 @@ def test_they_are_there_and_the_readme_leads_to_each(notebooks: dict[str, Any]) 
     assert len(notebooks) >= 8
 
 
+def test_each_is_run_by_tests_of_its_own(notebooks: dict[str, Any]) -> None:
+    for name in notebooks:
+        tests = Path(__file__).with_name(f"test_{Path(name).stem}.py").read_text("utf-8")
+        assert f'run_probed("{name}"' in tests, name
+
+
 def test_they_are_valid_and_hold_the_outputs_of_their_code(notebooks: dict[str, Any]) -> None:
     for name, notebook in notebooks.items():
         nbformat.validate(notebook)
