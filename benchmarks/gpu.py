@@ -186,24 +186,28 @@ def decode_split(engine: Engine, workload: Workload) -> dict[str, float]:
     of a run (which thereby says something else)."""
     executor: Any = engine._loop._executor
     size = executor._fit(min(len(workload.prompts), engine.limits.max_running))
-    original = executor._decode
+    original, find = executor._decode, executor._graphs.find
     found: dict[str, float] = {}
-    seen = 0
+    seen, replayed = 0, None
+
+    def noted(*args: Any) -> Any:
+        nonlocal replayed
+        key, replayed = find(*args)
+        return key, replayed
 
     def probe(rows: Any, *more: Any) -> Any:
         nonlocal seen
         result = original(rows, *more)
         seen += executor._fit(len(rows)) == size
-        if seen == 8 and not found:
-            key = next(key for key in reversed(executor._graphs) if key[0] == size)
-            found.update(batch=size, **replay_split(executor._graphs[key].graph))
+        if seen >= 8 and not found and replayed is not None:
+            found.update(batch=size, **replay_split(replayed.graph))
         return result
 
-    executor._decode = probe
+    executor._decode, executor._graphs.find = probe, noted
     try:
         run(engine, workload)
     finally:
-        executor._decode = original
+        executor._decode, executor._graphs.find = original, find
     return found
 
 
