@@ -35,6 +35,7 @@ from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.loading import LoadedModel, load_model
 from lmnb.runtime.prompt_layout import PromptLayout, Section
 from lmnb.runtime.request import Completion, Constraint, Request, SamplingParams
+from lmnb.runtime.step_graphs import GraphKey
 
 CHOICE_KERNELS = (_take_likeliest, _draw, narrow, collect, _penalise, _of_tiles, _of_rows, _copy_rows)
 NUM_TOKENS = 48 if ON_GPU else 4
@@ -339,6 +340,35 @@ def told(completion: Completion) -> tuple[Any, ...]:
 
 # (ahead, together)
 ORDERS = [(False, False), (True, False), (True, True), (False, True)] if ON_GPU else [(False, True), (True, True)]
+
+
+class _Recomputed:
+    """Stands for a captured graph: its replay computes the step that was captured, on whatever lies in the inputs."""
+
+    def __init__(self, executor: Any, key: GraphKey) -> None:
+        self._executor, self._key, self.num_replays = executor, key, 0
+
+    @property
+    def graph(self) -> Any:
+        return self
+
+    def replay(self) -> None:
+        self.num_replays += 1
+        self.logits, self.chosen = self._executor._decode_step(self._key)
+
+
+def test_a_borrowed_graph_changes_no_token(models: tuple[Any, LoadedModel]) -> None:
+    _, loaded = models
+    batch = [ids[-5 - number :] for number, ids in enumerate(prompts()[:3])]
+    expected = [completion.token_ids for completion in run(make_engine(loaded, {}), batch, at_once=True)]
+    for key in (GraphKey(8, 0, False), GraphKey(16, 32, True)):
+        engine = make_engine(loaded, {})
+        executor: Any = engine._loop._executor
+        larger = _Recomputed(executor, key)
+        executor._graphs.add(key, larger)
+        assert [completion.token_ids for completion in run(engine, batch, at_once=True)] == expected
+        assert larger.num_replays
+        engine.close()
 
 
 def test_after_a_rehearsal_no_choice_waits_for_a_kernel(
