@@ -99,24 +99,28 @@ class JumpForward:
     def jump(self, sequence: EngineSequence, scheduler: Scheduler) -> TokenEvent | None:
         """Add what the sequence's grammar forces next. The event to publish; None if nothing was added, or if its
         log-probabilities must come first (`Sequence.held`). May finish the sequence's output."""
+        params = sequence.request.sampling
+        jumps = self._enabled if params.jump_forward is None else params.jump_forward
         if sequence.planned:
             sequence.planned.popleft()  # the token that has just been chosen; the plan goes on as it would be made anew
-            return None
+            if sequence.planned or not jumps:
+                return None
         plan, sequence.mask_behind, ahead = self._plan(sequence)
         if plan is None:
             return None
-        params = sequence.request.sampling
-        jumps = self._enabled if params.jump_forward is None else params.jump_forward
-        count = len(plan.token_ids) if jumps else plan.num_needed
+        end = len(plan.token_ids)
+        count = end if jumps else plan.num_needed
+        if jumps and _must_choose(sequence):
+            count, end = plan.num_needed, plan.num_needed + 1
         event = None
         if count:
-            if jumps and ahead is not None:
+            if count == len(plan.token_ids) and ahead is not None:
                 sequence.matcher = ahead
             else:
                 self._accept(sequence, plan.num_replaced, plan.token_ids[:count])
             event = self._apply(sequence, scheduler, plan.num_replaced, plan.token_ids[:count])
         if not sequence.output.finished:
-            sequence.planned.extend(plan.token_ids[count:])
+            sequence.planned.extend(plan.token_ids[count:end])
         if event is None or sequence.draw.num_logprobs < 0:
             return event
         sequence.unscored, sequence.held = sequence.num_tokens - len(event.token_ids), event
@@ -212,3 +216,10 @@ class JumpForward:
             return None
         asked.append((whole, ahead, found))
         return found.first
+
+
+def _must_choose(sequence: EngineSequence) -> bool:
+    """Whether the next token takes a step though it is forced: the prompt's log-probabilities are asked for, and it
+    might never be computed else. (Where those of forced tokens are too, it is.)"""
+    asked = sequence.request.logprob_start is not None and sequence.draw.num_logprobs < 0
+    return asked and sequence.num_computed < sequence.num_prompt

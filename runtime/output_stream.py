@@ -68,7 +68,7 @@ class OutputStream:
     def replace(self, num_replaced: int, token_ids: Sequence[int], data: Sequence[bytes]) -> str:
         """Take tokens that were not sampled, in place of the last `num_replaced` ones: `data`, the bytes of each,
         begins with the bytes of those. Return the text that may now be published. May finish the stream before
-        the last token."""
+        the last token: an end token ends it here too, unless text that was there already is a part of it."""
         assert not self.finished, "a finished output takes no more tokens"
         removed = self._remove(num_replaced)
         published = ""
@@ -79,6 +79,8 @@ class OutputStream:
             if end < len(removed):
                 self._boundaries.append(self._characters_before(removed[end:]))
                 continue
+            if token_id in self.end_ids and end - len(piece) >= len(removed):
+                return published + self._finish("stop", token_id)
             new = piece[max(0, len(removed) - end + len(piece)) :]
             published += self._take(self._detokenizer.push_bytes(new))
             if self.finish_reason is not None:

@@ -442,6 +442,44 @@ def test_a_stop_within_a_token_leaves_a_match_whole(kind: str, regex: str, stop:
     assert (re.fullmatch(regex, done.text) is None) == is_cut
 
 
+@pytest.mark.parametrize("kind", ["bytes", "gpt2", "spm-first", "digits"])
+@pytest.mark.parametrize("regex", ["(New|Old) Yorkers!", "only this", "[0-9]{3} (a|b)12345, xyz"])
+def test_a_stop_token_ends_forced_text_too(kind: str, regex: str) -> None:
+    tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
+    constraint = Constraint("regex", regex)
+    with engine_of(tokenizer) as engine:
+        whole = engine.submit(request_of(tokenizer, "Q: ", constraint)).result(timeout=20)
+    tokens = [token for token in dict.fromkeys(whole.token_ids) if token not in tokenizer.eos_ids]
+    samplings: list[dict[str, Any]] = [{"stop_token_ids": (token,)} for token in tokens]
+    samplings += [{"stop_token_ids": (token,), "return_logprob": True} for token in tokens]
+    ended = 0
+    for sampling, (_, done) in zip(
+        samplings, both_ways(tokenizer, [constraint] * len(samplings), samplings), strict=True
+    ):
+        (stop,) = sampling["stop_token_ids"]
+        assert (done.matched == stop) == (stop in done.token_ids)
+        assert stop not in done.token_ids[:-1]
+        ended += done.is_cut
+    assert ended > len(tokens) / 2  # other prompts lead to other texts, which may lack the token
+
+
+@pytest.mark.parametrize(
+    ("regex", "limit"), [("only this", 99), ("(a|b)only this", 99), ("only this", 1), ("only this", 3)]
+)
+@pytest.mark.parametrize("scored", [False, True])
+def test_a_prompts_log_probabilities_are_there_whatever_is_forced(regex: str, limit: int, scored: bool) -> None:
+    tokenizer = small_tokenizer("gpt2")
+    found = []
+    for jumps in (True, False):
+        with engine_of(tokenizer) as engine:
+            sampling = {"jump_forward": jumps, "max_new_tokens": limit, "return_logprob": scored}
+            request = request_of(tokenizer, "Q: hello there", Constraint("regex", regex), **sampling)
+            done = engine.submit(replace(request, logprob_start=1)).result(timeout=20)
+            assert [entry.token_id for entry in done.input_logprobs] == [*request.input_ids[1:]]
+            found.append((done.token_ids, done.text, done.finish_reason, done.input_logprobs, len(done.logprobs)))
+    assert found[0] == found[1]
+
+
 def test_a_request_can_switch_it() -> None:
     tokenizer = ByteTokenizer()
     constraint = Constraint("regex", "(yes|no), of course")
