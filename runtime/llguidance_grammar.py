@@ -43,7 +43,8 @@ class LLGuidanceMatcher:
             scratch = self._vocabulary.scratch
             self._matcher.unsafe_compute_mask_ptr(scratch.address, scratch.num_bytes)
             if not self._matcher.is_error():  # in an error, a dead end included, it would allow the end
-                return self._vocabulary.copy_mask(scratch.mask, bitmask)
+                # A terminal's `~` takes any bytes, to the library also those by which it knows the end.
+                return self._vocabulary.copy_mask(scratch.mask, bitmask, may_end=self._matcher.is_accepting())
         bitmask.fill(0)
         return False
 
