@@ -55,7 +55,8 @@ _FOLLOWING_SECONDS, _FOLLOWING_SECONDS_A_TOKEN = 0.25, 0.003
 _SMALLER = {
     "regex": "use smaller repeat counts",
     "json_schema": "use smaller counts, and fewer alternatives",
-    "ebnf": "say long lists of texts by a regex, or by a terminal (a name in capital letters)",
+    "ebnf": "say long lists of texts by a regex or a terminal (a name in capital letters), and long repetitions by * "
+    "where a rule ends with itself",
 }
 
 

@@ -166,6 +166,8 @@ def _reason(message: str, *, tells_lines: bool) -> str:
     """A library's error on one line, without dumps, and without its place in a grammar that the user never sees."""
     lines = [line.strip() for line in message.split("<state>")[0].splitlines() if line.strip()]
     text = lines[0] if lines else "no reason given"
+    if text.startswith("panic:"):
+        return "llguidance, which enforces it, failed on it; say it in another way"
     if text.endswith("parse error:") and (errors := [line for line in lines if line.startswith("error:")]):
         text = f"{text} {errors[0].removeprefix('error:').strip()}"
     if "oneOf" in text:  # the option it proposes would accept values that the schema forbids
