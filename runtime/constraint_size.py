@@ -60,6 +60,11 @@ _SMALLER = {
 }
 
 
+def matches_nothing(constraint: Constraint) -> GrammarError:
+    """What is said of one that no text matches."""
+    return GrammarError(f"the {KINDS[constraint.kind]} {shown(constraint.source)} matches nothing")
+
+
 def too_large(constraint: Constraint) -> GrammarError:
     """What is said of one whose library reaches its limits where it takes text that its own mask allows."""
     kind = constraint.kind
