@@ -55,8 +55,14 @@ _FOLLOWING_SECONDS, _FOLLOWING_SECONDS_A_TOKEN = 0.25, 0.003
 _SMALLER = {
     "regex": "use smaller repeat counts",
     "json_schema": "use smaller counts, and fewer alternatives",
-    "ebnf": "say long lists of texts by a regex, or by a terminal (a name in capital letters)",
+    "ebnf": "say long lists of texts by a regex or a terminal (a name in capital letters), and long repetitions by * "
+    "where a rule ends with itself",
 }
+
+
+def matches_nothing(constraint: Constraint) -> GrammarError:
+    """What is said of one that no text matches."""
+    return GrammarError(f"the {KINDS[constraint.kind]} {shown(constraint.source)} matches nothing")
 
 
 def too_large(constraint: Constraint) -> GrammarError:

@@ -18,7 +18,7 @@ import numpy as np
 from lmnb.errors import GrammarError
 from lmnb.runtime.argument_checks import shown
 from lmnb.runtime.compile_pool import untimed
-from lmnb.runtime.constraint_size import KINDS, check_length, too_large
+from lmnb.runtime.constraint_size import KINDS, check_length, matches_nothing, too_large
 from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.grammar_reading import Reading
 from lmnb.runtime.grammar_vocab import GrammarVocabulary
@@ -123,7 +123,7 @@ class Grammars:
         allows_any = matcher.fill(mask)
         took_long = time.thread_time() - began > _MOST_MASK_SECONDS  # once: the library keeps what it has found out
         if not allows_any and not matcher.is_beyond_limits():
-            raise GrammarError(f"the {name} {shown(constraint.source)} matches nothing")
+            raise matches_nothing(constraint)
         if took_long or not allows_any:
             raise GrammarError(
                 f"the {name} {shown(constraint.source)} takes too long to follow; let fewer things be possible in one "

@@ -19,7 +19,7 @@ from lmnb.runtime.constraint_size import KINDS
 from lmnb.runtime.gbnf import is_gbnf, to_lark
 from lmnb.runtime.grammar_regex import to_rust_regex
 from lmnb.runtime.grammar_schema import plan_schema, subschemas
-from lmnb.runtime.lark_rules import matches_nothing_that_ends
+from lmnb.runtime.lark_rules import Emptiness, emptiness
 from lmnb.runtime.lark_text import counts_tokens, prepared
 from lmnb.runtime.request import Constraint
 from lmnb.runtime.schema_references import resolve
@@ -41,15 +41,15 @@ class Reading:
     """`schema`: a JSON schema for xgrammar, or None if that does not enforce all of it. `grammar`: the same for
     llguidance, or None where xgrammar was asked for by name. `tells_lines`: whether the grammar's lines, behind the
     header's, are the user's own. `open_at`: paths of objects that list properties and could not be closed.
-    `counts_tokens`: whether what may come next depends on the tokens of a text, not on the text alone. `is_endless`:
-    whether no text that ever ends matches the grammar, should it compile."""
+    `counts_tokens`: whether what may come next depends on the tokens of a text, not on the text alone. `emptiness`:
+    why no text matches the grammar, should it compile."""
 
     grammar: str | None
     schema: str | None = None
     tells_lines: bool = False
     open_at: tuple[str, ...] = ()
     counts_tokens: bool = False
-    is_endless: bool = False
+    emptiness: Emptiness = ""
 
 
 def read_constraint(constraint: Constraint) -> Reading:
@@ -69,7 +69,7 @@ def read_constraint(constraint: Constraint) -> Reading:
             grammar,
             tells_lines=True,
             counts_tokens=counts_tokens(source),
-            is_endless=matches_nothing_that_ends(source),
+            emptiness=emptiness(source),
         )
     except RecursionError:
         raise GrammarError(f"the {KINDS[kind]} is nested too deeply; flatten it") from None

@@ -83,12 +83,13 @@ class GrammarVocabulary:
             found = self._scratch.mask = Scratch(self.num_words_with_end)
         return found
 
-    def copy_mask(self, mask: np.ndarray, out: np.ndarray) -> bool:
-        """Write the library's `mask` to `out` (int32 [num_words]) with the real end tokens; False if no bit is set."""
+    def copy_mask(self, mask: np.ndarray, out: np.ndarray, *, may_end: bool = True) -> bool:
+        """Write the library's `mask` to `out` (int32 [num_words]) with the real end tokens; False if no bit is set.
+        `may_end`: whether a virtual end in it counts."""
         words = mask.reshape(-1).view(np.uint32)
         target = out.view(np.uint32)
         np.bitwise_and(words[: self.num_words], self._real_bits, out=target)
-        if int(words[self.end_id // 32]) >> (self.end_id % 32) & 1:
+        if may_end and int(words[self.end_id // 32]) >> (self.end_id % 32) & 1:
             np.bitwise_or(target, self._eos_bits, out=target)
         return bool(np.count_nonzero(target))
 

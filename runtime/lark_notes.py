@@ -42,10 +42,10 @@ def lark_notes(source: str) -> tuple[str, ...]:
 
 
 def _endless(source: str) -> list[tuple[int, str]]:
-    """Lines and names of rules that match no text that ever ends."""
+    """Lines and names of rules that may be begun, and match no text that ever ends."""
     try:
         rules = LarkRules(source)
-        return [(rules.lines[name], name) for name in rules.endless()]
+        return [(rules.lines[name], name) for name in rules.endless() & rules.reachable()]
     except (UnreadError, RecursionError):
         return []
 

@@ -6,11 +6,16 @@ known here (parameters, grammars inside grammars) is an UnreadError: nothing is 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from lmnb.errors import GrammarError
 from lmnb.runtime.endless_rules import ending_rules
+from lmnb.runtime.impossible_terminals import impossible, may_be_impossible
 from lmnb.runtime.lark_tokens import Token, tokens
+
+# Texts that match never end; each has a terminal in it that matches nothing; or some text matches.
+Emptiness = Literal["endless", "impossible", ""]
 
 _END = Token("newline", "", 0, 0)
 _TIMES = {"?": (0, 1), "*": (0, None), "+": (1, None)}
@@ -23,7 +28,10 @@ class UnreadError(Exception):
 
 class LarkRules:
     """`rules` by name, terminals among them; `lines`: where each stands. A rule without `alternatives` is a name that
-    the grammar does not define: it was imported, as a terminal. What terminals match is not looked at; others may."""
+    the grammar does not define: it was imported, as a terminal. What terminals match is not looked at; others may.
+
+    `terminals`: the tokens of those that the grammar defines, by name. Regexes in rules that may match nothing are some
+    of both, by their text."""
 
     def __init__(self, source: str) -> None:
         """UnreadError, GrammarError for JSON, RecursionError."""
@@ -32,6 +40,9 @@ class LarkRules:
         self.library = library
         self.rules: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
+        self.terminals: dict[str, list[Token]] = {}
+        self._imports: list[str] = []
+        self._source = source
         self._any = library.RuleRefNode("", library.RuleNode("", library.SequenceNode([]), "", rule_is_terminal=True))
         self._tokens = [token for token in tokens(source) if token.kind != "space"]
         self._at = 0
@@ -47,9 +58,34 @@ class LarkRules:
         """Names of rules that match no text that ever ends."""
         return self.rules.keys() - ending_rules(self.rules, self.library)
 
+    def reachable(self) -> set[str]:
+        """Names of rules and terminals that `start` leads to."""
+        found, waiting = {"start"}, ["start"]
+        while waiting:
+            for node in self._begun(self.rules[waiting.pop()].alternatives):
+                if isinstance(node, self.library.RuleRefNode) and node.name in self.rules and node.name not in found:
+                    found.add(node.name)
+                    waiting.append(node.name)
+        return found
+
+    def rule_out(self) -> bool:
+        """Let the terminals that match nothing end nothing. Whether there are any."""
+        used = self.reachable()
+        none = impossible((name for name in self._doubtful() if name in used), self._alone)
+        for name in none:
+            self.rules[name].rule_is_terminal = False
+            self.rules[name].alternatives = self.library.AlternativeNode([])
+        return bool(none)
+
     def leaf(self, token: Token) -> Any:
         """The node of a text, a regex or JSON."""
-        return self._any
+        if not may_be_impossible(token):
+            return self._any
+        if token.text not in self.rules:
+            nothing = self.library.SequenceNode([])
+            self.rules[token.text] = self.library.RuleNode(token.text, nothing, "", rule_is_terminal=True)
+            self.terminals[token.text] = [token]
+        return self.library.RuleRefNode(token.text, self.rules[token.text])
 
     def range(self, first: Token, last: Token) -> Any:
         """The node of a range of characters."""
@@ -57,7 +93,9 @@ class LarkRules:
 
     def terminal(self, rule: Any) -> None:
         """Read what a terminal is, up to the end of its line."""
+        began = self._at
         self._skip()
+        self.terminals[rule.name] = self._tokens[began : self._at]
         rule.alternatives = self.library.SequenceNode([])
 
     def undefined(self, rule: Any) -> None:
@@ -71,14 +109,13 @@ class LarkRules:
         if token.kind == "directive":
             self.directive(token)
             self._skip()
+            if token.text == "%import":
+                self._imports.append(self._between(token, self._tokens[self._at - 1]))
             return
         if token.kind not in ("rule", "terminal"):
             raise UnreadError
         rule = self._rule(token.text.removeprefix("!").removeprefix("?"))
-        if self._peek().text == "[":
-            while self._take().text != "]":
-                if self._at == len(self._tokens):
-                    raise UnreadError
+        is_left_out = self._peek().text == "[" and self._leaves_out()
         if self._take().text != ":" or rule.alternatives is not None:
             raise UnreadError
         self.lines[rule.name] = token.line
@@ -86,14 +123,67 @@ class LarkRules:
             rule.rule_is_terminal = True
             self.terminal(rule)
         else:
-            rule.alternatives = self._alternatives()
+            alternatives = self._alternatives()
+            rule.alternatives = self.library.SequenceNode([]) if is_left_out else alternatives
         if self._peek().kind != "newline":
             raise UnreadError
+
+    def _leaves_out(self) -> bool:
+        """Read a rule's attributes. Whether they leave it no tokens, so that it matches the empty text alone."""
+        texts = [self._take().text]
+        while texts[-1] != "]":
+            if self._at == len(self._tokens):
+                raise UnreadError
+            texts.append(self._take().text)
+        values = zip(texts, texts[2:], strict=False)  # what stands two further on, behind the sign
+        return any(name == "max_tokens" and not value.strip("+-0") for name, value in values)
 
     def directive(self, token: Token) -> None:
         """Raise UnreadError for a line, of what is ignored or imported, that matters."""
         if token.text not in ("%ignore", "%import"):
             raise UnreadError
+
+    def _begun(self, node: Any) -> Iterator[Any]:
+        """The node and all below it, but what stands there no times."""
+        if isinstance(node, self.library.RepetitionNode) and node.max_times == 0:
+            return
+        yield node
+        for child in node.children():
+            yield from self._begun(child)
+
+    def _doubtful(self) -> list[str]:
+        """Terminals that may match nothing, as what they are made of may, in their order."""
+        users: dict[str, list[str]] = {}
+        waiting = []
+        for name, written in self.terminals.items():
+            if any(may_be_impossible(token) for token in written):
+                waiting.append(name)
+            for token in written:
+                if token.kind == "terminal":
+                    users.setdefault(token.text, []).append(name)
+        found = set(waiting)
+        while waiting:
+            new = set(users.get(waiting.pop(), ())) - found
+            found |= new
+            waiting += new
+        return [name for name in self.terminals if name in found]
+
+    def _alone(self, terminal: str) -> str:
+        """A grammar of the terminal, and of those that it refers to."""
+        needed, waiting = {terminal}, [terminal]
+        lines = [f"start: {terminal}", *self._imports]
+        while waiting:
+            name = waiting.pop()
+            written = self.terminals[name]
+            if name in self.lines:
+                lines.append(f"{name}: {self._between(written[0], written[-1]) if written else ''}")
+            new = {token.text for token in written if token.text in self.terminals} - needed
+            needed |= new
+            waiting += new
+        return "\n".join(lines) + "\n"
+
+    def _between(self, first: Token, last: Token) -> str:
+        return self._source[first.at : last.at + len(last.text)]
 
     def _rule(self, name: str) -> Any:
         if name not in self.rules:
@@ -181,9 +271,12 @@ class LarkRules:
         return self._peek().text == "::"
 
 
-def matches_nothing_that_ends(source: str) -> bool:
-    """Whether no text that ever ends matches the grammar, as far as that can be told from its rules."""
+def emptiness(source: str) -> Emptiness:
+    """Why no text matches the grammar, as far as that can be told from its rules, and the library from terminals."""
     try:
-        return "start" in LarkRules(source).endless()
+        rules = LarkRules(source)
+        if "start" in rules.endless():
+            return "endless"
+        return "impossible" if rules.rule_out() and "start" in rules.endless() else ""
     except (UnreadError, GrammarError, RecursionError, ImportError):
-        return False
+        return ""

@@ -14,12 +14,13 @@ import numpy as np
 
 from lmnb.errors import GrammarError, LmnbError
 from lmnb.runtime.compile_pool import give_way
+from lmnb.runtime.constraint_size import matches_nothing
 from lmnb.runtime.endless_rules import nothing_ends
 from lmnb.runtime.grammar_reading import HEADER_LINES, NEEDS_LLGUIDANCE, Reading, refusal, schema_refusal
 from lmnb.runtime.grammar_vocab import GrammarVocabulary
+from lmnb.runtime.impossible_terminals import DEAD_END
 from lmnb.runtime.request import Constraint
 
-_DEAD_END = "NoExtension"  # how the library's error begins where nothing may come next
 _MANY_BYTES = 1000  # of text that is forced; far below what takes the library to its limits
 
 
@@ -43,13 +44,14 @@ class LLGuidanceMatcher:
             scratch = self._vocabulary.scratch
             self._matcher.unsafe_compute_mask_ptr(scratch.address, scratch.num_bytes)
             if not self._matcher.is_error():  # in an error, a dead end included, it would allow the end
-                return self._vocabulary.copy_mask(scratch.mask, bitmask)
+                # A terminal's `~` takes any bytes, to the library also those by which it knows the end.
+                return self._vocabulary.copy_mask(scratch.mask, bitmask, may_end=self._matcher.is_accepting())
         bitmask.fill(0)
         return False
 
     def is_beyond_limits(self) -> bool:
         """See `GrammarMatcher.is_beyond_limits`. A token that is not allowed is no error to the library."""
-        return bool(self._matcher.is_error()) and not self._matcher.get_error().startswith(_DEAD_END)
+        return bool(self._matcher.is_error()) and not self._matcher.get_error().startswith(DEAD_END)
 
     def accept(self, token_id: int) -> bool:
         """See `GrammarMatcher.accept`. A token that is not allowed changes nothing."""
@@ -123,8 +125,10 @@ class LLGuidanceCompiler:
         assert reading.grammar is not None
         compiled = self._compile(reading.grammar, tells_lines=reading.tells_lines, counts_tokens=reading.counts_tokens)
         if not isinstance(compiled, GrammarError):
-            if reading.is_endless:
+            if reading.emptiness == "endless":
                 raise nothing_ends("start")
+            if reading.emptiness == "impossible":
+                raise matches_nothing(constraint)
             return compiled
         if constraint.kind == "json_schema":
             raise schema_refusal(constraint, compiled, self._why_not)
@@ -165,6 +169,8 @@ def _reason(message: str, *, tells_lines: bool) -> str:
     """A library's error on one line, without dumps, and without its place in a grammar that the user never sees."""
     lines = [line.strip() for line in message.split("<state>")[0].splitlines() if line.strip()]
     text = lines[0] if lines else "no reason given"
+    if text.startswith("panic:"):
+        return "llguidance, which enforces it, failed on it; say it in another way"
     if text.endswith("parse error:") and (errors := [line for line in lines if line.startswith("error:")]):
         text = f"{text} {errors[0].removeprefix('error:').strip()}"
     if "oneOf" in text:  # the option it proposes would accept values that the schema forbids

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmnb.errors import ArgumentError, GrammarError
 from lmnb.language import arguments
+from lmnb.language.primitives import checked_choices
 from lmnb.language.shapes import ShapeArguments
 from lmnb.runtime.argument_checks import shown, shown_path
 from lmnb.runtime.constraint_size import too_large, too_slow
@@ -25,17 +26,22 @@ if TYPE_CHECKING:
     from lmnb.runtime.grammar_protocol import GrammarMatcher
 
 _SHOWN = 60
+_SAMPLES_SECONDS = 5.0  # of the processor's time, for all of a call's samples
 _HALF = re.compile("[\ud800-\udfff]")
 _UNCOUNTED = (
     "samples are tried without max_tokens=, as it depends on the model of how many tokens a text is; a part that "
     "reaches it while it is generated ends there, complete or not"
+)
+_NO_TIME_LEFT = (
+    f"the {_SAMPLES_SECONDS:g} s that one call takes for its samples are over; try this one by itself, or a shorter one"
 )
 
 
 @dataclass(frozen=True)
 class SampleReport:
     """One sample. `position`: the first character that may not stand there; the text's length if it ended too early.
-    `error`: what generating fails with there, as the constraint is too much to follow, whatever the text."""
+    `error`: what generating fails with there, as the constraint is too much to follow, whatever the text; or that no
+    time was left to follow the text any further."""
 
     text: str
     accepted: bool
@@ -91,22 +97,28 @@ def check_constraint(
     ebnf: str | None = None,
     dtype: Any = None,
     tools: Any = None,
+    choices: Any = None,
     json_style: str = "compact",
     grammar_backend: str = "auto",
 ) -> ConstraintReport:
     """Try a constraint without any model: is it enforced, by what, and which of `samples` does it accept?
 
     `constraint` is a JSON schema (a dict, a type, or text that begins with `{`) or else a regex; the keywords, which
-    are `gen`'s, say it in so many words. A sample that is not text is written as compact JSON. ArgumentError for
-    `samples` that are no list.
+    are `gen`'s, say it in so many words. A sample that is not text is written as compact JSON. Samples have some
+    seconds in all. ArgumentError for `samples` that are no list.
     """
     if isinstance(constraint, str) and not constraint.lstrip().startswith("{"):
         regex = constraint
+    elif isinstance(constraint, list | tuple) and constraint and all(isinstance(item, str) for item in constraint):
+        raise ArgumentError(
+            f"constraint must be a JSON schema or a regex, not {shown(constraint)}; one of several texts is "
+            f"choices={shown(constraint)}"
+        )
     elif constraint is not None:
         json_schema = constraint
     texts = [sample if isinstance(sample, str) else _compact(sample) for sample in _listed(samples)]
     try:
-        shape = ShapeArguments(
+        wanted = ShapeArguments(
             dtype=dtype,
             regex=regex,
             json_schema=json_schema,
@@ -114,7 +126,11 @@ def check_constraint(
             tools=tools,
             json_style=json_style,
             grammar_backend=grammar_backend,
-        ).shape()
+        )
+        if choices is not None:
+            wanted.refuse_beside("choices")
+            return _report(Constraint.of_choices(checked_choices(choices)), texts, ())
+        shape = wanted.shape()
         if shape is None:
             raise GrammarError("there is nothing to check; give a JSON schema or a regex")
         return _report(shape.constraint, texts, shape.notes)
@@ -128,7 +144,8 @@ def _report(constraint: Constraint, texts: list[str], unenforced: tuple[str, ...
     matcher = grammars.compile(constraint)
     uncounted = _uncounted(constraint)
     walked = matcher if uncounted is constraint else grammars.compile(uncounted)
-    reports = [_tried(walked.fork(), constraint, text, end) for text in texts]
+    until = time.thread_time() + _SAMPLES_SECONDS
+    reports = [_tried(walked.fork(), constraint, text, end, until) for text in texts]
     forced = matcher.forced().decode("utf-8", "ignore")
     places = grammars.open_places(constraint) if constraint.kind == "json_schema" else ()
     notes = (*_notes(places, unenforced), *(lark_notes(constraint.source) if _is_lark(constraint) else ()))
@@ -137,12 +154,13 @@ def _report(constraint: Constraint, texts: list[str], unenforced: tuple[str, ...
     return ConstraintReport(constraint, matcher.engine, None, forced, tuple(reports), notes)
 
 
-def _tried(matcher: GrammarMatcher, constraint: Constraint, text: str, end: int) -> SampleReport:
-    """`matcher`: a fresh one, of which nothing is left. `constraint`: what an error speaks of."""
+def _tried(matcher: GrammarMatcher, constraint: Constraint, text: str, end: int, until: float) -> SampleReport:
+    """`matcher`: a fresh one, of which nothing is left. `constraint`: what an error speaks of. `until`: when this
+    thread's time is over, in seconds."""
     half = _HALF.search(text)  # of a character: no model can write one
     whole = text if half is None else text[: half.start()]
     data = whole.encode()
-    at, error = _walked(matcher, constraint, data)
+    at, error = _walked(matcher, constraint, data, until)
     if at is not None:
         position = len(data[:at].decode("utf-8", "ignore"))
         return SampleReport(text, accepted=False, position=position, error=error)
@@ -155,16 +173,21 @@ def _tried(matcher: GrammarMatcher, constraint: Constraint, text: str, end: int)
     return SampleReport(text, accepted=False, position=len(whole), error=error)
 
 
-def _walked(matcher: GrammarMatcher, constraint: Constraint, data: bytes) -> tuple[int | None, str | None]:
+def _walked(
+    matcher: GrammarMatcher, constraint: Constraint, data: bytes, until: float
+) -> tuple[int | None, str | None]:
     """The first byte at which it cannot go on, if there is one; and why, if that is not the byte's fault."""
-    began = time.thread_time()
+    began = now = time.thread_time()
     for at, byte in enumerate(data):
+        if now > until:
+            return at, _NO_TIME_LEFT
         if not matcher.accept(byte):
             return at, str(too_large(constraint)) if matcher.is_beyond_limits() else None
-        slow = too_slow(time.thread_time() - began, at + 1)
+        now = time.thread_time()
+        slow = too_slow(now - began, at + 1)
         if slow is not None:
             return at, str(slow)
-    return None, None
+    return (len(data), _NO_TIME_LEFT) if now > until else (None, None)
 
 
 def _uncounted(constraint: Constraint) -> Constraint:

@@ -165,7 +165,7 @@ def select(
     """One of `choices`, the likeliest by `choices_method` (default `token_length_normalized`)."""
     if choices is None or isinstance(choices, str):
         raise ArgumentError("select needs choices=[...], a list of texts")
-    options = choices if isinstance(choices, Placeholder) else _checked_choices(choices)
+    options = choices if isinstance(choices, Placeholder) else checked_choices(choices)
     temperature = arguments.sampling({"temperature": temperature})["temperature"]
     if temperature is not None and temperature > 1e-5:
         raise ArgumentError(f"select always takes the likeliest choice; leave out temperature={temperature}")
@@ -298,7 +298,8 @@ def _options(**given: Any) -> SamplingOptions:
     return options
 
 
-def _checked_choices(choices: Any) -> tuple[Any, ...]:
+def checked_choices(choices: Any) -> tuple[Any, ...]:
+    """Texts and placeholders for some. ArgumentError for any others."""
     options = arguments.listed("choices", choices, "a list of texts")
     if not options or not all(isinstance(item, Placeholder) or (isinstance(item, str) and item) for item in options):
         raise ArgumentError(f"choices must be one or more non-empty texts, not {shown(list(options))}")

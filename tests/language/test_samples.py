@@ -12,7 +12,8 @@ from small_tokenizers import small_tokenizer
 from text_walks import GRAMMARS, random_text
 
 from lmnb import check_constraint
-from lmnb.errors import GrammarError
+from lmnb.errors import ArgumentError, GrammarError
+from lmnb.language import check
 from lmnb.language.shapes import ShapeArguments
 from lmnb.runtime import constraint_size
 from lmnb.runtime.grammar import Grammars
@@ -176,6 +177,46 @@ def test_text_that_must_follow_a_sample_may_be_too_much() -> None:
     report = check_constraint(ebnf='start: "b" | "a" x\nx: "a" x\n', samples=["b", "aa", "ac"])
     assert [sample.error is None for sample in report.samples] == [True, False, True]
     assert "matches no text that ever ends" in str(report.samples[1])
+
+
+def test_long_repetitions_are_advised_where_rules_end_with_themselves() -> None:
+    text = "a" * 20_100 + "b"
+    (sample,) = check_constraint(ebnf='start: "a" start | "b"\n', samples=[text]).samples
+    assert str(sample.error).endswith("and long repetitions by * where a rule ends with itself")
+    assert check_constraint(ebnf='start: "a"* "b"\n', samples=[text]).accepted == [True]
+
+
+def test_choices_are_judged_as_the_texts_they_are() -> None:
+    texts = ["a.", "b|c", "", "a", "ax", "a.b", "b"]
+    report = check_constraint(choices=["a.", "b|c"], samples=texts)
+    assert report.accepted == [True, True, *[False] * 5]
+    with pytest.raises(ArgumentError, match="choices must be one or more non-empty texts"):
+        check_constraint(choices=["a", ""])
+    with pytest.raises(ArgumentError, match="choices= and regex= cannot both hold"):
+        check_constraint("a", choices=["a"])
+
+
+@pytest.mark.parametrize("texts", [["a", "b"], ("a",)])
+def test_a_list_of_texts_is_told_to_be_choices(texts: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"not [\[(]'a'.*; one of several texts is choices=[\[(]'a'"):
+        check_constraint(texts)
+
+
+def test_a_librarys_panic_is_told_in_words() -> None:
+    report = check_constraint(ebnf='start: p::0x0\np::_: "a" p::incr(_)\n')
+    assert str(report.error).endswith(
+        "cannot be enforced: llguidance, which enforces it, failed on it; say it in another way"
+    )
+
+
+def test_samples_of_one_call_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_SAMPLES_SECONDS", -1.0)
+    report = check_constraint(regex="a+", samples=["aaa", "", "b"])
+    assert [(sample.accepted, sample.position) for sample in report.samples] == [(False, 0)] * 3
+    for sample in report.samples:
+        assert sample.error == (
+            "the 5 s that one call takes for its samples are over; try this one by itself, or a shorter one"
+        )
 
 
 def test_samples_have_as_much_time_as_generated_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,6 +163,7 @@ def test_markers_and_padding_are_never_allowed(
         (Constraint("regex", "ab?c*"), [("", False), ("a", True), ("b", True), ("c", True)]),
         (Constraint("json_schema", '{"type":"integer"}'), [("", False), ("1", True), ("2", True)]),
         (Constraint("json_schema", '{"type":"boolean"}'), [("", False), ("true", True)]),
+        (Constraint("ebnf", 'start: "c" A\nA: ~"a" "d"\n'), [("", False), ("c", False), ("x", False), ("d", True)]),
     ],
     ids=str,
 )

@@ -57,6 +57,19 @@ def test_rules_that_never_end_are_noted() -> None:
     assert note.startswith("what x (line 2), y (line 3) matches never ends, and yet may be begun; let recursion end")
 
 
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'start: "ok"\nx: "a" x\n',
+        'start: "k" x~0\nx: "a" x\n',
+        'start: "k" (y x){0} y{,0}\ny: "b"\nx: "a" x\n',
+        'start: "ok" | "b" z\nz: "c"\nx: "a" y\ny: z x\n',
+    ],
+)
+def test_rules_that_cannot_be_begun_are_not_noted(grammar: str) -> None:
+    assert check_constraint(ebnf=grammar).notes == ()
+
+
 def test_rules_that_never_end_are_noted_beside_imported_terminals() -> None:
     (note,) = check_constraint(ebnf='%import common.INT\nstart: "a" x | INT\nx: INT x\n').notes
     assert note.startswith("what x (line 3) matches never ends")
