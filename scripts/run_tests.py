@@ -16,6 +16,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 _MOST = 3  # tests that failed: more are no chance
 _TESTS_FAILED = 1  # pytest's exit code
 _SIDE_BY_SIDE = "--side-by-side"
@@ -48,13 +50,13 @@ def main() -> int:
 
 def _num_processes() -> int:
     """Of tests: one for each core that this process may use, if there is memory for as many."""
-    return max(1, min(len(os.sched_getaffinity(0)), _free_bytes() // _PROCESS_BYTES, _MOST_PROCESSES))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, _free_bytes() // _PROCESS_BYTES, _MOST_PROCESSES))
 
 
 def _free_bytes() -> int:
     """Memory that programs may take: what the machine has left, and no more than this container's limit."""
-    meminfo = Path("/proc/meminfo").read_text("ascii").splitlines()
-    found = [int(line.split()[1]) << 10 for line in meminfo if line.startswith("MemAvailable:")]
+    found = [int(psutil.virtual_memory().available)]
     for path in _LIMIT_FILES:
         with suppress(OSError, ValueError):  # no such file, or "max"
             found.append(int(path.read_text("ascii")))
