@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -32,6 +33,13 @@ def read(name: str) -> Any:
     return nbformat.read(ROOT / "notebooks" / name, as_version=4)
 
 
+def _names(setup: str) -> set[str]:
+    """What the code defines for all that runs behind it."""
+    found: dict[str, Any] = {}
+    exec(setup, found)
+    return found.keys() - {"__builtins__"}
+
+
 @pytest.fixture(scope="session")
 def notebooks() -> dict[str, Any]:
     """All committed notebooks, by file name."""
@@ -41,12 +49,15 @@ def notebooks() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def run_probed(tmp_path_factory: pytest.TempPathFactory) -> RunProbed:
     """`run_probed(name, {cell id: expression}, setup)`: run it; behind each named cell the expression's value is
-    noted, as JSON. `setup` is code that runs behind the first code cell and defines what expressions need."""
+    noted, as JSON. `setup` is code that runs behind the first code cell and defines what expressions need; a notebook
+    that names any of it itself is refused, as it may lack it elsewhere."""
 
     def run(name: str, probes: Mapping[str, str], setup: str = "") -> Ran:
         folder = tmp_path_factory.mktemp(Path(name).stem)
         notebook = read(name)
         assert set(probes) <= {cell.id for cell in notebook.cells}
+        written = {word for cell in notebook.cells for word in re.findall(r"\w+", cell.source)}
+        assert not _names(setup) & written
         cells = []
         for cell in notebook.cells:
             cells.append(cell)
