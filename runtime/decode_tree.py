@@ -71,7 +71,7 @@ class DecodePlanner:
     def plan(self, rows: list[Row], max_parts: int) -> DecodeItems:
         """Items for the rows' tokens, each of which reads for itself. None gets more than `max_parts` of them."""
         lens = _lengths(rows)
-        key = [(row.sequence.id, row.sequence.num_shared, row.place, row.end - row.start) for row in rows]
+        key = [(row.sequence.id, row.sequence.num_shared, row.place, row.num_tokens) for row in rows]
         self._age += 1
         is_old = self._age > 64  # requests' own parts have grown
         if self._items is None or is_old or key != self._key or bool((lens < self._lens).any()):
@@ -87,7 +87,7 @@ class DecodePlanner:
             order, segments, tails = share_keys(rows)
             rows = [rows[i] for i in order]
             lens = _lengths(rows)
-        places = of_tokens([row.place for row in rows], [row.end - row.start for row in rows], rising=False)
+        places = of_tokens([row.place for row in rows], [row.num_tokens for row in rows], rising=False)
         for coarseness in range(64):
             items = self._cut(segments, tails, lens, places, 1 << coarseness)
             if int(items[2].max()) <= max_parts:
@@ -161,7 +161,7 @@ def share_keys(rows: list[Row]) -> tuple[list[int], list[Segment], NDArray[np.in
     paths = [path for path, _ in groups]
     order = [number for _, each in groups for number in each]
     shared = [rows[each[0]].sequence.num_shared for _, each in groups]
-    counts = [row.end - row.start for row in rows]
+    counts = [row.num_tokens for row in rows]
     sizes = [sum([counts[number] for number in each]) for _, each in groups]
     firsts = list(accumulate(sizes, initial=0))  # where a group's tokens begin
     segments: list[Segment] = []
@@ -192,7 +192,7 @@ def share_keys(rows: list[Row]) -> tuple[list[int], list[Segment], NDArray[np.in
 
 def _lengths(rows: list[Row]) -> NDArray[np.int64]:
     """How many keys each token of `rows` sees, itself included."""
-    return of_tokens([row.column + 1 for row in rows], [row.end - row.start for row in rows])
+    return of_tokens([row.column + 1 for row in rows], [row.num_tokens for row in rows])
 
 
 def _path(sequence: Sequence) -> list[RadixNode]:

@@ -100,7 +100,7 @@ def moved_slots(table: SlotTable) -> tuple[Ints, Ints] | None:
 
 def token_columns(rows: list[Row], table: SlotTable) -> list[Ints]:
     """Ids (-1: on its way), rotary positions, columns and rows of the table, and slots of all rows' new tokens."""
-    counts = [row.end - row.start for row in rows]
+    counts = [row.num_tokens for row in rows]
     if sum(counts) == len(rows):  # without a loop over small arrays
         ids = np.array([row.sequence.token_at(row.start) for row in rows])
     else:

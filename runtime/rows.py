@@ -43,7 +43,7 @@ class Row(NamedTuple):
     def is_single(self) -> bool:
         """One token that sees the whole sequence before it, all of which was computed by earlier steps."""
         sequence = self.sequence
-        return self.end - self.start == 1 and self.place == sequence.row and self.start == sequence.num_computed
+        return self.num_tokens == 1 and self.place == sequence.row and self.start == sequence.num_computed
 
     @property
     def num_tokens(self) -> int:
@@ -53,7 +53,7 @@ class Row(NamedTuple):
     @property
     def kv_len(self) -> int:
         """How many tokens its last one sees, itself included."""
-        return self.column + self.end - self.start
+        return self.column + self.num_tokens
 
 
 def of_tokens(values: list[int], counts: list[int], *, rising: bool = True) -> NDArray[np.int64]:

@@ -120,6 +120,10 @@ def engine_of(tokenizer: Tokenizer, model: FakeModel | None = None, **config: An
         engine.close()
 
 
+def tokenizer_of(kind: str) -> Tokenizer:
+    return ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
+
+
 def request_of(tokenizer: Tokenizer, text: str, constraint: Constraint, **sampling: Any) -> Request:
     params = SamplingParams(**{"max_new_tokens": 120, "temperature": 0.0, "constraint": constraint, **sampling})
     return Request(input_ids=tuple(tokenizer.encode(text)), sampling=params)
@@ -198,7 +202,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", ["bytes", "gpt2", "llama3", "digits", "spm-first", "blanks"])
 def test_greedy_output_is_the_same(kind: str) -> None:
-    tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
+    tokenizer = tokenizer_of(kind)
     rng = random.Random(kind)
     constraints = [random_constraint(rng) for _ in range(50)]
     pairs = both_ways(tokenizer, constraints, [{}] * 50)
@@ -211,7 +215,7 @@ def test_greedy_output_is_the_same(kind: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", ["bytes", "gpt2"])
 def test_whatever_else_is_asked_for(kind: str, variant: str) -> None:
-    tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
+    tokenizer = tokenizer_of(kind)
     sampling, config = VARIANTS[variant]
     rng = random.Random(kind + variant)
     constraints = [random_constraint(rng) for _ in range(24)]
@@ -228,7 +232,7 @@ def test_whatever_else_is_asked_for(kind: str, variant: str) -> None:
 @pytest.mark.parametrize("kind", ["bytes", "gpt2"])
 @pytest.mark.parametrize("config", [{}, {"prefill_chunk": 3}, {"pool_tokens": 140, "max_running": 8}])
 def test_log_probabilities_of_forced_tokens(kind: str, config: dict[str, Any]) -> None:
-    tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
+    tokenizer = tokenizer_of(kind)
     rng = random.Random(5)
     constraints = [random_constraint(rng) for _ in range(40)]
     pairs = both_ways(tokenizer, constraints, [{"return_logprob": True, "top_logprobs_num": 2}] * 40, **config)
@@ -253,7 +257,7 @@ def test_log_probabilities_of_forced_tokens(kind: str, config: dict[str, Any]) -
 @pytest.mark.parametrize("scored", [False, True])
 @pytest.mark.parametrize("kind", ["bytes", "gpt2"])
 def test_events_add_up(kind: str, scored: bool) -> None:
-    tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
+    tokenizer = tokenizer_of(kind)
     rng = random.Random(1)
     num_replaced = 0
     with engine_of(tokenizer, FakeModel(tokenizer.vocab_size)) as engine:
@@ -355,7 +359,7 @@ def test_a_model_may_know_fewer_tokens_than_its_tokenizer(jumps: bool) -> None:
 
 @pytest.mark.parametrize("kind", ["bytes", "gpt2", "llama3", "digits", "spm-first", "blanks"])
 def test_a_plan_that_takes_steps_is_the_one_that_would_be_made_anew(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
+    tokenizer = tokenizer_of(kind)
     jump, num_kept = JumpForward.jump, []
 
     def checked(jumps: JumpForward, sequence: Sequence, scheduler: Scheduler) -> TokenEvent | None:
@@ -445,7 +449,7 @@ def test_a_stop_within_a_token_leaves_a_match_whole(kind: str, regex: str, stop:
 @pytest.mark.parametrize("kind", ["bytes", "gpt2", "spm-first", "digits"])
 @pytest.mark.parametrize("regex", ["(New|Old) Yorkers!", "only this", "[0-9]{3} (a|b)12345, xyz"])
 def test_a_stop_token_ends_forced_text_too(kind: str, regex: str) -> None:
-    tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
+    tokenizer = tokenizer_of(kind)
     constraint = Constraint("regex", regex)
     with engine_of(tokenizer) as engine:
         whole = engine.submit(request_of(tokenizer, "Q: ", constraint)).result(timeout=20)
@@ -493,7 +497,7 @@ def test_a_request_can_switch_it() -> None:
 
 def test_a_chinese_list_is_whole_characters_only() -> None:
     for kind in ("bytes", "gpt2", "spm-first"):
-        tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
+        tokenizer = tokenizer_of(kind)
         constraints = [Constraint("json_schema", CITIES)] * 6
         samplings = [{"temperature": 1.0, "seed": seed, "max_new_tokens": 200} for seed in range(6)]
         pairs = both_ways(tokenizer, constraints, samplings)
@@ -520,7 +524,7 @@ def test_asking_for_log_probabilities_changes_no_token(
 ) -> None:
     """Boundaries are repaired, and text is forced, with them as without; each token has the log-probability that it
     has in a run of its own, where it is part of the prompt."""
-    tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else small_tokenizer(kind)
+    tokenizer = tokenizer_of(kind)
     rng = random.Random(kind)
     requests = [
         request_of(tokenizer, f"Q{i}: ", random_constraint(rng), temperature=1.0, seed=i, **sampling) for i in range(30)
