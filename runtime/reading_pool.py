@@ -19,7 +19,9 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import IO, Any
 
@@ -32,24 +34,25 @@ from lmnb.runtime.request import Constraint
 
 _USUAL_SECONDS = 10.0  # where no engine says how long a compilation may take
 _START_SECONDS = 60.0  # imports, from a slow disk
+_MOST_ALONE_SECONDS = 1.0  # that the next process waits for one to run
 _MOST_IDLE = 2
 _IDLE_SECONDS = 60.0
 _END_SECONDS = 5.0
+_LOWEST_PRIORITY = 19
 _POLL_SECONDS = 0.1  # short waits let a KeyboardInterrupt through on every platform
 _CLOSED = "the engine was closed while the constraint was compiled"
-# It lets others have the processor first, its imports included (on Windows `_apart` says so). The path is this
-# process's, whatever changed it; then the program's one line.
+# It says that it runs. The path is this process's, whatever changed it; then the program's one line.
 _PROGRAM = """
 import json, os, sys
-if hasattr(os, "nice"):
-    os.nice(19)
+os.write(1, b".")
 sys.path[:] = json.loads(sys.argv[1])
 from lmnb.runtime.reading_worker import main
 main()
 """
+_RUNS = b"."
 
-# A process is started with the interpreter held until the new program runs: of several at once, the engine's thread
-# would wait for all of them. One at a time lets it through in between.
+# A process is started with the interpreter held until the new program is there, and Python's own beginning takes a
+# processor: of several at once, the engine's threads would wait for all of them. So the next is started when one runs.
 _starting = threading.Lock()
 
 
@@ -65,27 +68,39 @@ class ReadingProcess:
         path = [entry or os.getcwd() for entry in sys.path]
         if not sys.executable:
             raise _NoProcessError("Python does not know its own program")
-        try:
-            with _starting:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, json.dumps(path)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    bufsize=0,
-                    env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-                    **_apart(),
-                )
-        except (OSError, ValueError) as error:
-            raise _NoProcessError(str(error)) from None
         self.ended = False
         self._answers: SimpleQueue[Any] = SimpleQueue()
-        threading.Thread(target=self._listen, name="lmnb-reading", daemon=True).start()
+        self._runs = threading.Event()
+        with _starting:
+            self._start(path)
+            self._or_end(partial(self._runs.wait, _MOST_ALONE_SECONDS))
         try:
-            self._next(time.monotonic() + _START_SECONDS)
+            self._or_end(partial(self._next, time.monotonic() + _START_SECONDS))
         except (EOFError, TimeoutError):
-            self.end()
             raise _NoProcessError(f"{sys.executable} ended before it could import lmnb") from None
+
+    def _start(self, path: list[str]) -> None:
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, json.dumps(path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                **_apart(),
+            )
+        except (OSError, ValueError) as error:
+            raise _NoProcessError(str(error)) from None
+        if hasattr(os, "setpriority"):  # others have the processor first, from its beginning on
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, self.pid, _LOWEST_PRIORITY)
+        threading.Thread(target=self._listen, name="lmnb-reading", daemon=True).start()
+
+    def _or_end(self, wait: Callable[[], object]) -> None:
+        """`wait`, or leave no process behind."""
+        try:
+            wait()
         except BaseException:
             self.end()
             raise
@@ -143,11 +158,14 @@ class ReadingProcess:
         stream = self._process.stdout
         assert stream is not None
         try:
+            _exactly(stream, len(_RUNS))
+            self._runs.set()
             while True:
                 size = int.from_bytes(_exactly(stream, SIZE_BYTES), "big")
                 self._answers.put(pickle.loads(_exactly(stream, size)))
         except Exception:  # the process has ended, maybe within an answer
             self._answers.put(EOFError())
+            self._runs.set()  # it never will; nobody need wait for it
             stream.close()
 
 
