@@ -74,6 +74,8 @@ class Engine:
         self._thread = threading.Thread(target=self._loop.run, name="lmnb-engine", daemon=True)
         self.rehearse = self._loop.rehearse
         """Does, on a GPU, some of what the first requests would wait for: to be called in a thread of its own."""
+        self.activity = self._loop.activity
+        """What the engine has to do. Whoever looks at it does not keep the engine alive."""
         self._process = os.getpid()
         self._thread.start()
         # An engine that nobody holds any more ends its thread, which gives its memory back.

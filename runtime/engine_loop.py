@@ -7,11 +7,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
+from threading import Event
 
 import torch
 from torch import Tensor
 
 from lmnb.errors import EngineClosedError, RequestTooLongError
+from lmnb.runtime.activity import Activity
 from lmnb.runtime.batch import Model
 from lmnb.runtime.batch_builder import BuiltBatch
 from lmnb.runtime.cache_control import CacheControl
@@ -63,16 +65,30 @@ class EngineLoop:
         self._grammars = grammars
         self._masks = MaskWorker(model.vocab_size, wake=partial(self.inbox.put, MaskMade()))
         self._late = LateRows()
+        self.activity = Activity()
+        self._rehearsed = Event()
+        self._rehearsed.set()  # nothing is to be waited for, until somebody calls `rehearse`
         jumps = JumpForward(tokenizer, jump_tables, enabled=limits.jump_forward, plain=limits.plain_masks)
-        self.requests = LiveRequests(self.scheduler, jumps, tokenizer, grammars, limits, put=self.inbox.put)
+        self.requests = LiveRequests(
+            self.scheduler, jumps, tokenizer, grammars, limits, self._rehearsed, put=self.inbox.put
+        )
         sampler = Sampler(min(tokenizer.vocab_size, model.vocab_size))
         self._executor = make_executor(model, self._pool, self.scheduler, sampler, limits)
-        self.rehearse = self._executor.rehearsal()
+        self._rehearsal = self._executor.rehearsal()
         self._overlap = limits.overlap
         self._flights: list[Flight] = []
         self._death: BaseException | None = None
         self._num_steps = 0
         self._step_seconds = 0.0
+
+    def rehearse(self) -> None:
+        """In any thread: do, on a GPU, some of what the first requests would wait for. Constrained ones begin behind
+        it: the kernels that choose under a mask would be compiled in the engine's thread, with all others waiting."""
+        self._rehearsed.clear()
+        try:
+            self._rehearsal()
+        finally:
+            self._rehearsed.set()
 
     # -- the thread --
 
@@ -90,6 +106,7 @@ class EngineLoop:
             self._death = error
         finally:
             self.closed = True
+            self.activity.close()
             self._masks.close()
             self.refuse_all()
             # Free the memory now, not when the last traceback, handle or context goes.
@@ -113,6 +130,8 @@ class EngineLoop:
         """
         waits_for_mask = self.scheduler.is_idle and len(self._late) > 0
         wait = waits_for_mask or not (self.scheduler.has_work or self._flights)
+        if wait and not waits_for_mask:
+            self.activity.end()
         began = time.perf_counter()
         more_may_come = False
         while True:
@@ -150,6 +169,7 @@ class EngineLoop:
     def _step(self) -> None:
         """Launch what is due, and then publish what the step before it has chosen, while the device computes."""
         began = time.perf_counter()
+        self.activity.begin()
         self._choose_late()
         if not self._overlap or not self.scheduler.can_step_ahead:
             self._land()

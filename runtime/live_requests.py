@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from threading import Event
 
 from lmnb.errors import GenerationError, GrammarError, LmnbError
 from lmnb.runtime.batch_builder import BuiltBatch, PromptSpan
 from lmnb.runtime.begun import take_begun
-from lmnb.runtime.compile_pool import CompilePool
+from lmnb.runtime.compile_pool import CompilePool, untimed
 from lmnb.runtime.config import EngineLimits
 from lmnb.runtime.constraint_size import too_large, too_slow
 from lmnb.runtime.grammar_protocol import GrammarCompiler, GrammarMatcher
@@ -40,7 +41,7 @@ from lmnb.runtime.tokenizer import Tokenizer
 
 
 class LiveRequests:
-    """`put` hands a message to the engine's thread."""
+    """`put` hands a message to the engine's thread. Constrained requests begin when `rehearsed` is set."""
 
     def __init__(
         self,
@@ -49,12 +50,13 @@ class LiveRequests:
         tokenizer: Tokenizer,
         grammars: GrammarCompiler | None,
         limits: EngineLimits,
+        rehearsed: Event,
         *,
         put: Callable[[Compiled], None],
     ) -> None:
         self.prompt_tokens = self.reused_tokens = self.generated_tokens = 0  # since the engine's start
         self._scheduler, self._jumps, self._tokenizer, self._grammars = scheduler, jumps, tokenizer, grammars
-        self._put = put
+        self._rehearsed, self._put = rehearsed, put
         self._compilers = CompilePool(limit_seconds=limits.compile_seconds)
         self._live: dict[int, Sequence] = {}
         self._compiling: dict[int, Sequence] = {}  # those of them whose grammar is not ready
@@ -217,7 +219,10 @@ class LiveRequests:
     def _compile(self, grammars: GrammarCompiler, constraint: Constraint) -> GrammarMatcher:
         """In a thread of its own."""
         self._jumps.prepare()
-        return grammars.compile(constraint)
+        matcher = grammars.compile(constraint)
+        with untimed():
+            self._rehearsed.wait()
+        return matcher
 
     def _take(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> None:
         """`_push`, whose errors are the request's own."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,7 +54,7 @@ class RuntimePlan:
         """Read the weights, unless they are there, and start the engine. For one use."""
         from lmnb.runtime.engine import Engine
         from lmnb.runtime.loading import LoadedModel
-        from lmnb.runtime.warm_up import warm_up
+        from lmnb.runtime.warm_up import ENDING, warm_up
 
         if isinstance(self.model, LoadedModel):
             loaded, begun = self.model, None
@@ -63,7 +64,8 @@ class RuntimePlan:
         grammars, tables = begun or _constraints(loaded.tokenizer, loaded.model.vocab_size)
         config = _sized(self.config, self.size, loaded.model.kv_layout)
         engine = Engine(loaded.model, loaded.tokenizer, config, grammars, tables)
-        warm_up(engine.rehearse, grammars.prepare_xgrammar)
+        is_calm = partial(engine.activity.wait_until_calm, ENDING)
+        warm_up(engine.rehearse, lambda: grammars.prepare_xgrammar() if is_calm() else None)
         return engine, self.codec
 
 

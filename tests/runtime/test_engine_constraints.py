@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from engine_support import TOKENIZER, fake_engine, prompt
 
-from lmnb.errors import GrammarError
+from lmnb.errors import EngineClosedError, GrammarError
 from lmnb.runtime.compile_pool import CompilePool
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.request import Constraint
+from lmnb.runtime.warm_up import warm_up
 
 pytestmark = pytest.mark.usefixtures("step_order")
 
@@ -125,3 +126,48 @@ def test_compilation_holds_up_nobody_and_can_be_cancelled() -> None:
         assert given_up.result(timeout=30).finish_reason == "cancelled"
         slow.release.set()
         assert re.fullmatch("a+", waiting.result(timeout=30).text)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_constrained_requests_begin_behind_a_rehearsal(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def rehearsal() -> None:
+        begun.set()
+        assert end.wait(30)
+        if fails:
+            raise RuntimeError("out of memory")
+
+    with fake_engine(grammars=grammars(), compile_seconds=0.2) as engine:
+        monkeypatch.setattr(engine._loop, "_rehearsal", rehearsal)
+        thread = warm_up(engine.rehearse)
+        assert begun.wait(30)
+        waiting = engine.submit(prompt("x", 5, constraint=Constraint("regex", "a+")))
+        given_up = engine.submit(prompt("x", 5, constraint=Constraint("regex", "b+")))
+        assert engine.submit(prompt("x", 5)).result(timeout=30).finish_reason == "length"
+        given_up.cancel()
+        assert given_up.result(timeout=30).finish_reason == "cancelled"
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.5)  # longer than it may take to compile: that is not what it waits for
+        end.set()
+        assert re.fullmatch("a+", waiting.result(timeout=30).text)
+        thread.join(30)
+
+
+def test_an_engine_closed_in_a_rehearsal_fails_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def rehearsal() -> None:
+        begun.set()
+        assert end.wait(30)
+
+    with fake_engine(grammars=grammars()) as engine:
+        monkeypatch.setattr(engine._loop, "_rehearsal", rehearsal)
+        thread = warm_up(engine.rehearse)
+        assert begun.wait(30)
+        waiting = engine.submit(prompt("x", 5, constraint=Constraint("regex", "a+")))
+        engine.close()
+        with pytest.raises(EngineClosedError):
+            waiting.result(timeout=30)
+        end.set()
+        thread.join(30)

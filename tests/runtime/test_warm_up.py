@@ -15,7 +15,7 @@ from lmnb.runtime.fake_model import FakeModel
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.loading import LoadedModel
 from lmnb.runtime.request import Constraint
-from lmnb.runtime.warm_up import short_turns, warm_up
+from lmnb.runtime.warm_up import warm_up
 
 
 def test_steps_are_taken_in_order_and_a_failure_is_no_end() -> None:
@@ -27,17 +27,6 @@ def test_steps_are_taken_in_order_and_a_failure_is_no_end() -> None:
 
     warm_up(lambda: taken.append(0), fail, lambda: taken.append(2)).join(30)
     assert taken == [0, 1, 2]
-
-
-def test_turns_are_as_long_as_before_when_the_last_is_done() -> None:
-    usual = sys.getswitchinterval()
-    with short_turns():
-        short = sys.getswitchinterval()
-        assert short < usual
-        with short_turns():
-            assert sys.getswitchinterval() == short
-        assert sys.getswitchinterval() == short
-    assert sys.getswitchinterval() == usual
 
 
 def test_a_missing_library_is_told_of_by_the_constraint_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:

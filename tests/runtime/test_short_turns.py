@@ -1,0 +1,118 @@
+"""Threads take short turns while an engine has something to do, and the usual ones otherwise."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from engine_support import fake_engine, prompt
+from patience import PATIENCE
+
+from lmnb.runtime import short_turns
+from lmnb.runtime.short_turns import TURN_SECONDS, ShortTurns
+
+USUAL = 0.004
+
+
+@pytest.fixture(autouse=True)
+def usual_turns() -> Iterator[None]:
+    """Nobody else wants short turns: engines of tests before this one may be at their end."""
+    wait_until(lambda: not short_turns._wanting)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(USUAL)
+    yield
+    sys.setswitchinterval(before)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def is_short() -> bool:
+    return sys.getswitchinterval() == pytest.approx(TURN_SECONDS)
+
+
+def is_usual() -> bool:
+    return sys.getswitchinterval() == pytest.approx(USUAL)
+
+
+def test_they_are_short_as_long_as_anybody_wants_it() -> None:
+    first, second = ShortTurns(), ShortTurns()
+    for each in (first, second, first):
+        each.begin()
+        assert is_short()
+    first.end()
+    first.end()
+    assert is_short()
+    second.end()
+    assert is_usual()
+    with ShortTurns(), ShortTurns():
+        assert is_short()
+    assert is_usual()
+
+
+def test_shorter_ones_are_left_alone() -> None:
+    sys.setswitchinterval(TURN_SECONDS / 4)
+    with ShortTurns():
+        assert sys.getswitchinterval() == pytest.approx(TURN_SECONDS / 4)
+    assert sys.getswitchinterval() == pytest.approx(TURN_SECONDS / 4)
+
+
+def test_what_somebody_else_sets_meanwhile_stays() -> None:
+    with ShortTurns():
+        sys.setswitchinterval(0.02)
+    assert sys.getswitchinterval() == pytest.approx(0.02)
+
+
+def test_many_threads_leave_the_usual_ones() -> None:
+    def want() -> None:
+        for _ in range(300):
+            with ShortTurns():
+                pass
+
+    threads = [threading.Thread(target=want) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert is_usual()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_has_the_usual_ones() -> None:
+    with ShortTurns():
+        child = os.fork()
+        if not child:
+            usual = is_usual()
+            with ShortTurns():
+                os._exit(0 if usual and is_short() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_an_engine_wants_them_while_it_computes() -> None:
+    seen: list[bool] = []
+    with fake_engine() as engine:
+        assert is_usual()
+        for _ in range(2):
+            engine.submit(prompt("a"), lambda event: seen.append(is_short())).result()
+            wait_until(is_usual)  # nothing is left to do
+    assert len(seen) > 2
+    assert all(seen)
+
+
+def test_an_engine_that_is_closed_at_work_wants_them_no_more() -> None:
+    begun = threading.Event()
+    with fake_engine(step_seconds=0.01) as engine:
+        engine.submit(prompt("a", 1000), lambda event: begun.set())
+        assert begun.wait(PATIENCE)
+        assert is_short()
+        engine.close()
+        assert is_usual()
