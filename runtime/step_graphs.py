@@ -35,7 +35,9 @@ class StepGraphs(Generic[G]):
         """The graph to replay for a step, and what its inputs are to be laid out for: that of `key`, or for the first
         few steps another one that `fits`. None: the step's own is to be captured."""
         graph = self._graphs.get(key)
-        if graph is not None:
+        # A single row is what most programs have, and is computed by kernels of its own: no later than at its first
+        # step, as they may have to be compiled.
+        if graph is not None or key.size == 1:
             return key, graph
         self._wanted[key] += 1
         if self._wanted[key] > _BORROWED_STEPS:

@@ -27,7 +27,8 @@ def test_a_steps_own_graph_is_taken_always() -> None:
 @pytest.mark.parametrize(
     ("wanted", "borrowed"),
     [
-        ((1, 0, False), (8, 0, False)),
+        ((2, 0, False), (8, 0, False)),
+        ((1, 0, False), None),  # a single row has its own at once
         ((9, 0, False), (16, 0, False)),
         ((17, 0, False), (64, 0, True)),  # few rows cost little
         ((64, 0, False), (64, 0, True)),
