@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import (
+    busy_notebook,
     cpu,
     dspy_rag,
     fp8_keys,
@@ -40,6 +41,7 @@ SUITES = {
     "quantization": quantization.measure,
     "dspy": dspy_rag.measure,
     "tree": tree.measure,
+    "busy": busy_notebook.measure,
 }
 
 
@@ -56,7 +58,7 @@ def main() -> None:
     parser.add_argument("--write-dummy", type=Path, help="of the structured suite: write such a folder, and end")
     parser.add_argument("--quantization", default="none", help="of the gpu suite: weights in 8 bits, int8 or fp8")
     parser.add_argument(
-        "--dummy", type=Path, help="of the structured and ahead suites: a folder whose weights are made up"
+        "--dummy", type=Path, help="of the structured, ahead and busy suites: a folder whose weights are made up"
     )
     parser.add_argument("--kv-cache-dtype", default="auto", help="of the gpu suite: what keys and values are stored in")
     parser.add_argument("--trace", action="store_true", help="of the gpu suite: where one run's time went, by step")

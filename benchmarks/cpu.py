@@ -91,8 +91,12 @@ class Transformers:
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=resolve_dtype(dtype, torch.device("cpu")))
 
     def timed(self, batch: list[tuple[int, ...]], new_tokens: int, *, cold: bool = True) -> float:
-        ids = torch.tensor(batch)
         began = time.perf_counter()
+        self.run(batch, new_tokens)
+        return time.perf_counter() - began
+
+    def run(self, batch: list[tuple[int, ...]], new_tokens: int, **more: Any) -> None:
+        ids = torch.tensor(batch)
         with torch.inference_mode():
             self.model.generate(
                 ids,
@@ -101,8 +105,8 @@ class Transformers:
                 max_new_tokens=new_tokens,
                 eos_token_id=None,
                 pad_token_id=0,
+                **more,
             )
-        return time.perf_counter() - began
 
 
 class LlamaCpp:
