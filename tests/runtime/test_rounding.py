@@ -21,8 +21,10 @@ from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.loading import LoadedModel, load_model
 from lmnb.runtime.request import Constraint, Request, SamplingParams
 
-_WAYS = (1024, 12, 5, 1)  # tokens that are computed at once, for the last ones of a text
-_LAST = 24
+# How many tokens are computed at once, for how many of a text's last: products of few rows are added up in another
+# order than those of many, so it matters how what stands far before was computed, too.
+_ALL = 1 << 20
+_WAYS = ((_ALL, 24), (12, 24), (5, 24), (1, 24), (12, _ALL), (5, _ALL), (1, _ALL))
 _LIKELY = 64
 PROMPT = "<|im_start|>user\nWrite the character sheet of {} as JSON.<|im_end|>\n<|im_start|>assistant\n"
 NAMES = ("Harry", "Hermione", "Ron", "Draco", "Luna", "Neville", "Ginny", "Fred")
@@ -48,14 +50,14 @@ def loaded() -> LoadedModel:
     return load_model(dtype="bfloat16")
 
 
-def last_logits(loaded: LoadedModel, ids: list[int], at_once: int) -> torch.Tensor:
-    """float32 [V]: what is said to follow `ids`, whose end is computed `at_once` tokens at a time."""
+def last_logits(loaded: LoadedModel, ids: list[int], at_once: int, last: int = 24) -> torch.Tensor:
+    """float32 [V]: what is said to follow `ids`, whose `last` tokens are computed `at_once` at a time."""
     layout, count = loaded.model.kv_layout, len(ids)
     at = layout.device
     shape = (count, layout.num_kv_heads, layout.head_dim)
     zeros = torch.zeros(shape, dtype=layout.dtype, device=at)
     keys, values = ([zeros.clone() for _ in range(layout.num_layers)] for _ in range(2))
-    starts = [0, *range(max(1, count - _LAST), count, at_once), count]
+    starts = [0, *range(max(1, count - last), count, at_once), count]
     for start, stop in itertools.pairwise(starts):
         places = torch.arange(start, stop, device=at)
         batch = ForwardBatch(
@@ -74,7 +76,7 @@ def last_logits(loaded: LoadedModel, ids: list[int], at_once: int) -> torch.Tens
 
 def explain(loaded: LoadedModel, ids: list[int], one: int, other: int) -> str | None:
     """Why `one` and `other` were both taken for the likeliest token behind `ids`; None if rounding does not say it."""
-    logits = torch.stack([last_logits(loaded, ids, at_once) for at_once in _WAYS])
+    logits = torch.stack([last_logits(loaded, ids, *way) for way in _WAYS])
     likely = logits.mean(0).topk(_LIKELY).indices.tolist()
     rounding = float((logits.amax(0) - logits.amin(0))[[*likely, one, other]].max())
     margins = logits[:, one] - logits[:, other]
@@ -116,7 +118,7 @@ def test_every_difference_in_bfloat16_is_a_near_tie(loaded: LoadedModel) -> None
 def test_another_choice_than_a_near_tie_is_not_explained(loaded: LoadedModel) -> None:
     """The tool can say no: the likeliest token and the tenth are no tie."""
     ids = loaded.tokenizer.encode("The capital of France is the city of")
-    likely = last_logits(loaded, ids, 1024).topk(10).indices.tolist()
+    likely = last_logits(loaded, ids, _ALL).topk(10).indices.tolist()
     assert explain(loaded, ids, likely[0], likely[9]) is None
     assert explain(loaded, ids, likely[0], likely[0]) is not None
     assert np.isfinite(float(last_logits(loaded, ids, 1).max()))
