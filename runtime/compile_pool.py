@@ -48,7 +48,7 @@ class CompilePool:
         RuntimeError where a process may have no more threads."""
         job = _Job(compile, Future())
         with self._lock:
-            if self._num_threads < self._max_threads:
+            if not self._queue:  # else a thread is on its way, which starts the next one
                 self._start_thread()
             self._queue.append(job)
             if self._num_stuck == self._max_threads:
@@ -56,6 +56,10 @@ class CompilePool:
         return job.future
 
     def _start_thread(self) -> None:
+        """One more, if there may be. Starting takes the caller's time, the engine's for one: of many it starts one, and
+        each of these another."""
+        if self._num_threads == self._max_threads:
+            return
         try:
             threading.Thread(target=self._run, name="lmnb-grammar", daemon=True).start()
         except RuntimeError:
@@ -71,7 +75,10 @@ class CompilePool:
     def _next(self) -> _Job | None:
         with self._lock:
             if self._queue:
-                return self._queue.popleft()
+                job = self._queue.popleft()
+                if self._queue:
+                    self._start_thread()
+                return job
             self._num_threads -= 1
             return None
 

@@ -202,3 +202,28 @@ def test_a_process_that_may_have_no_more_threads_says_so(monkeypatch: pytest.Mon
         with pytest.raises(RuntimeError, match="no more threads"):
             pool.submit(lambda: 1)
     assert pool.submit(lambda: 2).result(timeout=30) == 2
+
+
+def test_of_many_compilations_one_thread_is_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's thread, which asks for them, must not wait for so many threads to begin."""
+    start, started_by = threading.Thread.start, []
+    take, all_are_there = CompilePool._next, threading.Event()
+
+    def counted(thread: threading.Thread) -> None:
+        if thread.name == "lmnb-grammar":
+            started_by.append(threading.current_thread().name)
+        start(thread)
+
+    def take_later(pool: CompilePool) -> Any:
+        assert all_are_there.wait(30)
+        return take(pool)
+
+    monkeypatch.setattr(threading.Thread, "start", counted)
+    monkeypatch.setattr(CompilePool, "_next", take_later)
+    pool = CompilePool(limit_seconds=30, max_threads=5)
+    together = threading.Barrier(5)
+    futures = [pool.submit(lambda: together.wait(20)) for _ in range(10)]
+    all_are_there.set()
+    assert sorted(future.result(timeout=30) for future in futures) == sorted([*range(5)] * 2)
+    assert started_by.count(threading.current_thread().name) == 1
+    assert started_by.count("lmnb-grammar") >= 4
