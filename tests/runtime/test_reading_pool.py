@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engine_support import TOKENIZER, fake_engine, prompt
@@ -209,6 +210,26 @@ def test_an_interrupt_ends_the_wait_and_the_process(pool: ReadingPool) -> None:
     with pytest.raises(KeyboardInterrupt):
         pool.read(ENDLESS)
     thread.join()
+    assert pool.pids == []
+
+
+def test_a_process_that_nobody_can_listen_to_ends(pool: ReadingPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Kept(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(subprocess, "Popen", Kept)
+    monkeypatch.setattr(threading, "Thread", Refused)
+    with pytest.raises(RuntimeError, match="new thread"):
+        pool.read(LARGE)
+    assert [each.returncode is None for each in started] == [False]
     assert pool.pids == []
 
 
