@@ -186,7 +186,8 @@ class LiveRequests:
             self._begin(sequence)
             return
         assert self._grammars is not None, "Engine.submit refuses constraints without grammars"
-        known = self._grammars.known(sampling.constraint) if self._jumps.is_prepared else None
+        at_once = self._jumps.is_prepared and self._rehearsed.is_set()
+        known = self._grammars.known(sampling.constraint) if at_once else None
         if known is not None:
             self._begin_constrained(sequence, known)
             return

@@ -73,7 +73,7 @@ class ReadingProcess:
         self._runs = threading.Event()
         with _starting:
             self._start(path)
-            self._or_end(partial(self._runs.wait, _MOST_ALONE_SECONDS))
+            self._or_end(self._let_run)
         try:
             self._or_end(partial(self._next, time.monotonic() + _START_SECONDS))
         except (EOFError, TimeoutError):
@@ -95,7 +95,16 @@ class ReadingProcess:
         if hasattr(os, "setpriority"):  # others have the processor first, from its beginning on
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, self.pid, _LOWEST_PRIORITY)
-        threading.Thread(target=self._listen, name="lmnb-reading", daemon=True).start()
+
+    def _let_run(self) -> None:
+        listener = threading.Thread(target=self._listen, name="lmnb-reading", daemon=True)
+        try:
+            listener.start()
+        except RuntimeError:  # there may be no more threads
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            raise
+        self._runs.wait(_MOST_ALONE_SECONDS)
 
     def _or_end(self, wait: Callable[[], object]) -> None:
         """`wait`, or leave no process behind."""

@@ -15,7 +15,7 @@ from types import TracebackType
 TURN_SECONDS = 0.00002
 _lock = threading.Lock()
 _wanting: set[ShortTurns] = set()
-_usual = [0.0]  # how long turns are when nobody wants short ones
+_usual = [0.0]  # how long turns are without them, while somebody wants them
 
 
 class ShortTurns:
@@ -36,9 +36,8 @@ class ShortTurns:
             return
         with _lock:
             _wanting.discard(self)
-            # What somebody else has set meanwhile stays.
-            if not _wanting and sys.getswitchinterval() <= TURN_SECONDS:
-                sys.setswitchinterval(_usual[0])
+            if not _wanting and _usual[0]:
+                _lengthen()
 
     def __enter__(self) -> None:
         self.begin()
@@ -48,12 +47,20 @@ class ShortTurns:
 
 
 def _forget_all() -> None:
-    """In a fork: who wanted them are threads of the process before it."""
+    """In a fork: who wanted them are threads of the process before it, one of them maybe halfway through `begin` or
+    `end`."""
     global _lock
     _lock = threading.Lock()
-    if _wanting:
-        _wanting.clear()
+    _wanting.clear()
+    if _usual[0]:
+        _lengthen()
+
+
+def _lengthen() -> None:
+    """Nobody wants short ones any more. What somebody else has set meanwhile stays."""
+    if sys.getswitchinterval() <= TURN_SECONDS:
         sys.setswitchinterval(_usual[0])
+    _usual[0] = 0.0
 
 
 if hasattr(os, "register_at_fork"):

@@ -149,8 +149,12 @@ def test_constrained_requests_begin_behind_a_rehearsal(fails: bool, monkeypatch:
         assert given_up.result(timeout=30).finish_reason == "cancelled"
         with pytest.raises(TimeoutError):
             waiting.result(timeout=0.5)  # longer than it may take to compile: that is not what it waits for
+        another = engine.submit(prompt("x", 5, constraint=Constraint("regex", "a+")))  # it is compiled by now
+        with pytest.raises(TimeoutError):
+            another.result(timeout=0.5)
         end.set()
-        assert re.fullmatch("a+", waiting.result(timeout=30).text)
+        for each in (waiting, another):
+            assert re.fullmatch("a+", each.result(timeout=30).text)
         thread.join(30)
 
 

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engine_support import TOKENIZER, fake_engine, prompt
@@ -150,6 +151,7 @@ def test_a_closed_engine_leaves_no_process_behind() -> None:
         engine.submit(prompt("x", 5, constraint=LARGE)).result(timeout=60)
         (idle,) = grammars._readers.pids
         engine.submit(prompt("x", 5, constraint=ENDLESS))
+        until(lambda: not grammars._readers._idle)  # this one has it, and the next is refused soon
         engine.submit(prompt("x", 5, constraint=Constraint("ebnf", f'{ENDLESS.source}q ::= "a"')))
         pids = until(lambda: len(grammars._readers.pids) == 2 and grammars._readers.pids)
         assert idle in pids
@@ -209,6 +211,26 @@ def test_an_interrupt_ends_the_wait_and_the_process(pool: ReadingPool) -> None:
     with pytest.raises(KeyboardInterrupt):
         pool.read(ENDLESS)
     thread.join()
+    assert pool.pids == []
+
+
+def test_a_process_that_nobody_can_listen_to_ends(pool: ReadingPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Kept(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(subprocess, "Popen", Kept)
+    monkeypatch.setattr(threading, "Thread", Refused)
+    with pytest.raises(RuntimeError, match="new thread"):
+        pool.read(LARGE)
+    assert [each.returncode is None for each in started] == [False]
     assert pool.pids == []
 
 

@@ -97,6 +97,37 @@ def test_a_fork_has_the_usual_ones() -> None:
         assert os.waitpid(child, 0)[1] == 0
 
 
+class Forking(set[ShortTurns]):
+    """Forks when it is changed; whether every child had the usual turns."""
+
+    all_usual = True
+
+    def add(self, each: ShortTurns, /) -> None:
+        self.fork()
+        super().add(each)
+
+    def discard(self, each: object, /) -> None:
+        super().discard(each)
+        self.fork()
+
+    def fork(self) -> None:
+        child = os.fork()
+        if not child:
+            os._exit(0 if is_usual() else 1)
+        self.all_usual &= os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_has_the_usual_ones_whatever_another_thread_is_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanting = Forking()
+    monkeypatch.setattr(short_turns, "_wanting", wanting)
+    with ShortTurns():
+        assert is_short()
+    assert wanting.all_usual
+    assert is_usual()
+
+
 def test_an_engine_wants_them_while_it_computes() -> None:
     seen: list[bool] = []
     with fake_engine() as engine:
