@@ -34,7 +34,7 @@ class RequestHandle:
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._finished = threading.Event()
         self._last: FinishEvent | None = None
-        self._broken: Exception | None = None  # what the callback has raised
+        self._broken: BaseException | None = None  # what the callback has raised
         self._process = os.getpid()
 
     @property
@@ -84,7 +84,7 @@ class RequestHandle:
         elif self._broken is None or isinstance(event, FinishEvent):
             try:
                 self._on_event(event)
-            except Exception as error:
+            except BaseException as error:  # of any kind: `sys.exit()` there must not end the engine's thread
                 self._broken = self._broken or error
                 self._cancel(self.request_id)
         if isinstance(event, FinishEvent):

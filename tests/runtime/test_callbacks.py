@@ -14,22 +14,25 @@ from lmnb.runtime.request import Event, FinishEvent, TokenEvent
 pytestmark = [pytest.mark.usefixtures("step_order"), pytest.mark.timeout(60)]
 
 
-def raising_at(kind: type[Event], seen: list[Event]) -> Callable[[Event], None]:
+def raising_at(
+    kind: type[Event], seen: list[Event], error: type[BaseException] = ValueError
+) -> Callable[[Event], None]:
     def take(event: Event) -> None:
         seen.append(event)
         if isinstance(event, kind):
-            raise ValueError("broken on purpose")
+            raise error("broken on purpose")
 
     return take
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
 @pytest.mark.parametrize("kind", [TokenEvent, FinishEvent])
-def test_a_callback_that_raises_fails_its_own_request(kind: type[Event]) -> None:
+def test_a_callback_that_raises_fails_its_own_request(kind: type[Event], error: type[BaseException]) -> None:
     seen: list[Event] = []
     with fake_engine() as engine:
-        broken = engine.submit(prompt("a", 500), raising_at(kind, seen))
+        broken = engine.submit(prompt("a", 500), raising_at(kind, seen, error))
         other = engine.submit(prompt("b", 20))
-        with pytest.raises(GenerationError, match="the callback of request 1 raised ValueError: broken on purpose"):
+        with pytest.raises(GenerationError, match=f"callback of request 1 raised {error.__name__}: broken on purpose"):
             broken.result(timeout=20)
         assert list(other.result(timeout=20).token_ids) == greedy("b", 20)
         assert not engine.closed
