@@ -1,4 +1,5 @@
-"""The engine: one thread that turns requests into tokens. No ports, no child processes, no global state.
+"""The engine: one thread that turns requests into tokens. No ports, and no global state but the length of turns
+(`short_turns.py`).
 
 It can be built, closed and built again in one process, and several can live side by side. It never prints.
 """

@@ -64,8 +64,8 @@ class RuntimePlan:
         grammars, tables = begun or _constraints(loaded.tokenizer, loaded.model.vocab_size)
         config = _sized(self.config, self.size, loaded.model.kv_layout)
         engine = Engine(loaded.model, loaded.tokenizer, config, grammars, tables)
-        is_calm = partial(engine.activity.wait_until_calm, ENDING)
-        warm_up(engine.rehearse, lambda: grammars.prepare_xgrammar() if is_calm() else None)
+        warm_up(engine.rehearse)
+        warm_up(grammars.prepare_xgrammar, when=partial(engine.activity.wait_until_calm, ENDING))
         return engine, self.codec
 
 

@@ -16,6 +16,7 @@ from lmnb.runtime import short_turns
 from lmnb.runtime.short_turns import TURN_SECONDS, ShortTurns
 
 USUAL = 0.004
+SHORTER = 0.000005
 
 
 @pytest.fixture(autouse=True)
@@ -59,16 +60,29 @@ def test_they_are_short_as_long_as_anybody_wants_it() -> None:
 
 
 def test_shorter_ones_are_left_alone() -> None:
-    sys.setswitchinterval(TURN_SECONDS / 4)
+    sys.setswitchinterval(SHORTER)
     with ShortTurns():
-        assert sys.getswitchinterval() == pytest.approx(TURN_SECONDS / 4)
-    assert sys.getswitchinterval() == pytest.approx(TURN_SECONDS / 4)
+        assert sys.getswitchinterval() == pytest.approx(SHORTER)
+    assert sys.getswitchinterval() == pytest.approx(SHORTER)
 
 
 def test_what_somebody_else_sets_meanwhile_stays() -> None:
     with ShortTurns():
         sys.setswitchinterval(0.02)
     assert sys.getswitchinterval() == pytest.approx(0.02)
+    with ShortTurns():
+        sys.setswitchinterval(SHORTER)
+    assert sys.getswitchinterval() == pytest.approx(SHORTER)
+
+
+def test_short_ones_that_somebody_else_has_kept_are_not_taken_for_the_usual() -> None:
+    """As by a library that sets turns of its own for a while, and puts back what it found."""
+    with ShortTurns():
+        kept = sys.getswitchinterval()
+    sys.setswitchinterval(kept)
+    with ShortTurns():
+        assert is_short()
+    assert is_usual()
 
 
 def test_many_threads_leave_the_usual_ones() -> None:

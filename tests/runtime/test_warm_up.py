@@ -29,6 +29,20 @@ def test_steps_are_taken_in_order_and_a_failure_is_no_end() -> None:
     assert taken == [0, 1, 2]
 
 
+@pytest.mark.parametrize("comes", [True, False])
+def test_steps_wait_for_their_moment_in_turns_of_usual_length(comes: bool) -> None:
+    taken: list[str] = []
+    usual, turns = sys.getswitchinterval(), []
+
+    def moment() -> bool:
+        turns.append(sys.getswitchinterval())
+        return comes
+
+    warm_up(lambda: taken.append("step"), when=moment).join(30)
+    assert taken == ["step"] * comes
+    assert turns == [usual]
+
+
 def test_a_missing_library_is_told_of_by_the_constraint_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     grammars = Grammars(TOKENIZER, 259)
