@@ -39,6 +39,8 @@ from lmnb.runtime.scheduler import Scheduler
 from lmnb.runtime.sequence import Sequence
 from lmnb.runtime.tokenizer import Tokenizer
 
+_MOST_REHEARSAL_SECONDS = 60.0  # compiling all that it brings about takes some ten
+
 
 class LiveRequests:
     """`put` hands a message to the engine's thread. Constrained requests begin when `rehearsed` is set."""
@@ -221,8 +223,8 @@ class LiveRequests:
         """In a thread of its own."""
         self._jumps.prepare()
         matcher = grammars.compile(constraint)
-        with untimed():
-            self._rehearsed.wait()
+        with untimed():  # a rehearsal that hangs is no reason to wait for ever
+            self._rehearsed.wait(_MOST_REHEARSAL_SECONDS)
         return matcher
 
     def _take(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> None:

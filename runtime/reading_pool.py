@@ -167,7 +167,8 @@ class ReadingProcess:
         stream = self._process.stdout
         assert stream is not None
         try:
-            _exactly(stream, len(_RUNS))
+            if _exactly(stream, len(_RUNS)) != _RUNS:  # not the program that was started
+                raise EOFError
             self._runs.set()
             while True:
                 size = int.from_bytes(_exactly(stream, SIZE_BYTES), "big")

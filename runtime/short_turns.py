@@ -1,8 +1,8 @@
 """How long a thread of Python goes on while another waits for it: not long, while something here is to be quick.
 
 A thread that comes back from an operation of torch, or from waiting, waits for the end of another's turn: 5 ms by
-Python's default, dozens of times a step. Beside a program that computes in Python, an engine would stand still most of
-the time. Short turns cost something only where threads do compete.
+Python's default, some fifteen times a step. Beside a program that computes in Python, an engine would stand still most
+of the time. Short turns cost something only where threads do compete.
 
 The interval belongs to the process, and so does this state.
 """

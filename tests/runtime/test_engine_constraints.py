@@ -12,6 +12,7 @@ import pytest
 from engine_support import TOKENIZER, fake_engine, prompt
 
 from lmnb.errors import EngineClosedError, GrammarError
+from lmnb.runtime import live_requests
 from lmnb.runtime.compile_pool import CompilePool
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.grammar_protocol import GrammarMatcher
@@ -155,6 +156,25 @@ def test_constrained_requests_begin_behind_a_rehearsal(fails: bool, monkeypatch:
         end.set()
         for each in (waiting, another):
             assert re.fullmatch("a+", each.result(timeout=30).text)
+        thread.join(30)
+
+
+def test_a_rehearsal_that_hangs_is_not_waited_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def rehearsal() -> None:
+        begun.set()
+        assert end.wait(30)
+
+    monkeypatch.setattr(live_requests, "_MOST_REHEARSAL_SECONDS", 0.1)
+    with fake_engine(grammars=grammars()) as engine:
+        monkeypatch.setattr(engine._loop, "_rehearsal", rehearsal)
+        thread = warm_up(engine.rehearse)
+        assert begun.wait(30)
+        for _ in range(2):  # what is compiled already, too
+            handle = engine.submit(prompt("x", 5, constraint=Constraint("regex", "a+")))
+            assert re.fullmatch("a+", handle.result(timeout=20).text)
+        end.set()
         thread.join(30)
 
 

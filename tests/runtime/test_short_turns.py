@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from engine_support import fake_engine, prompt
-from patience import PATIENCE
+from engine_support import end_of_warm_ups, fake_engine, prompt
+from patience import PATIENCE, until
 
 from lmnb.runtime import short_turns
 from lmnb.runtime.short_turns import TURN_SECONDS, ShortTurns
@@ -21,19 +20,13 @@ SHORTER = 0.000005
 
 @pytest.fixture(autouse=True)
 def usual_turns() -> Iterator[None]:
-    """Nobody else wants short turns: engines of tests before this one may be at their end."""
-    wait_until(lambda: not short_turns._wanting)
+    """Nobody else wants short turns: what tests before this one have begun may be at its end."""
+    end_of_warm_ups()
+    until(lambda: not short_turns._wanting)
     before = sys.getswitchinterval()
     sys.setswitchinterval(USUAL)
     yield
     sys.setswitchinterval(before)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def is_short() -> bool:
@@ -148,7 +141,7 @@ def test_an_engine_wants_them_while_it_computes() -> None:
         assert is_usual()
         for _ in range(2):
             engine.submit(prompt("a"), lambda event: seen.append(is_short())).result()
-            wait_until(is_usual)  # nothing is left to do
+            until(is_usual)  # nothing is left to do
     assert len(seen) > 2
     assert all(seen)
 

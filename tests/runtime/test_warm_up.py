@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-import threading
 
 import pytest
 from device_support import DEVICE
-from engine_support import TOKENIZER
+from engine_support import TOKENIZER, end_of_warm_ups
+from patience import until
 
 from lmnb.backends.local import Runtime
 from lmnb.errors import LmnbError
+from lmnb.runtime import short_turns
 from lmnb.runtime.fake_model import FakeModel
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.loading import LoadedModel
@@ -31,6 +32,8 @@ def test_steps_are_taken_in_order_and_a_failure_is_no_end() -> None:
 
 @pytest.mark.parametrize("comes", [True, False])
 def test_steps_wait_for_their_moment_in_turns_of_usual_length(comes: bool) -> None:
+    end_of_warm_ups()
+    until(lambda: not short_turns._wanting)
     taken: list[str] = []
     usual, turns = sys.getswitchinterval(), []
 
@@ -55,9 +58,7 @@ def test_a_missing_library_is_told_of_by_the_constraint_that_needs_it(monkeypatc
 
 def prepared_grammars(runtime: Runtime) -> Grammars:
     """Once all that is prepared in the background is there."""
-    for thread in threading.enumerate():
-        if thread.name == "lmnb-warm-up":
-            thread.join(60)
+    end_of_warm_ups()
     grammars = runtime._engine()._grammars
     assert isinstance(grammars, Grammars)
     return grammars

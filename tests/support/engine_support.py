@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -54,3 +55,10 @@ def greedy(text: str, count: int) -> list[int]:
     for _ in range(count):
         ids = [*ids, int(model.predict(ids).argmax())]
     return ids[len(ids) - count :]
+
+
+def end_of_warm_ups() -> None:
+    """Wait until nothing is prepared in the background any more."""
+    for thread in threading.enumerate():
+        if thread.name == "lmnb-warm-up":
+            thread.join(60)
