@@ -55,6 +55,21 @@ inline Floats load_half(const uint8_t* at) {  // float16
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
 }
 
+// Of 16 outputs two inputs' integers as float32, those of the even input and those of the odd one: see
+// `quantized_linear.cpp` for the records. Int4 in four steps of a chunk.
+struct EvenOdd {
+    Floats even, odd;
+};
+inline EvenOdd wide_integers4(__m512i chunk, int step) {
+    // Of an index only the lowest four bits matter.
+    const Floats table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return {_mm512_permutexvar_ps(_mm512_srli_epi32(chunk, 4 * step), table),
+            _mm512_permutexvar_ps(_mm512_srli_epi32(chunk, 16 + 4 * step), table)};
+}
+inline EvenOdd wide_integers8(const uint8_t* at) {
+    return {load_bytes(at), load_bytes(at + 16)};
+}
+
 // 2^x to float32's last bits, for x in [-126, 126] (others count as the nearest of those); NaN of NaN.
 inline Floats exp2(Floats x) {
     x = _mm512_min_ps(_mm512_set1_ps(126.0f), _mm512_max_ps(_mm512_set1_ps(-126.0f), x));

@@ -4,10 +4,8 @@
 
 namespace lmnb {
 
-struct Pairs {
-    Floats even, odd;
-};
-using Both = Pairs;
+using Pairs = EvenOdd;
+using Both = EvenOdd;
 // What products take their inputs as, and how many rows and blocks of 16 outputs they have at once.
 using Input = float;
 constexpr int kTileRows = 8, kTileBlocks = 2;
@@ -34,19 +32,11 @@ inline Floats dot(Floats sum, Both a, Pairs b) {  // sum + a0 b0 + a1 b1
     return fma(a.odd, b.odd, fma(a.even, b.even, sum));
 }
 
-// Of 16 outputs, two inputs' integers: see `quantized_linear.cpp` for the records. Int4 in four steps of a chunk.
 struct Packed4 {
     __m512i chunk;
     explicit Packed4(const uint8_t* at) : chunk(_mm512_loadu_si512(at)) {}
-    Pairs integers(int step) const {
-        // Of an index only the lowest four bits matter.
-        const Floats table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        return {_mm512_permutexvar_ps(_mm512_srli_epi32(chunk, 4 * step), table),
-                _mm512_permutexvar_ps(_mm512_srli_epi32(chunk, 16 + 4 * step), table)};
-    }
+    Pairs integers(int step) const { return wide_integers4(chunk, step); }
 };
-inline Pairs integers8(const uint8_t* at) {
-    return {load_bytes(at), load_bytes(at + 16)};
-}
+inline Pairs integers8(const uint8_t* at) { return wide_integers8(at); }
 
 }  // namespace lmnb

@@ -28,7 +28,15 @@ from torch import Tensor
 from lmnb.env import cache_dir
 
 _FOLDER = Path(__file__).resolve().parent
-_HEADERS = ("native.h", "lanes.h", "lanes_avx512.h", "lanes_avx512_bf16.h", "lanes_avx512_fma.h", "lanes_avx2.h")
+_HEADERS = (
+    "native.h",
+    "amx.h",
+    "lanes.h",
+    "lanes_avx512.h",
+    "lanes_avx512_bf16.h",
+    "lanes_avx512_fma.h",
+    "lanes_avx2.h",
+)
 _SOURCES = (
     "paged_attention.cpp",
     "quantized_linear.cpp",

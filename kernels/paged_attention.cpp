@@ -6,19 +6,25 @@
 
 #include <cmath>
 
+#include "amx.h"
 #include "native.h"
 
 namespace lmnb {
 
 constexpr int64_t kTile = 64, kStretch = 256;
-constexpr int kAtOnce = 4;  // rows
+#ifdef LMNB_HAS_AMX
+constexpr int kFilled = 32, kUnitRows = 16;  // keys and rows of the matrix unit
+#else
+constexpr int kFilled = 16, kUnitRows = 0;  // what is not there of so many keys is zero
+#endif
+constexpr int kAtOnce = 4;  // rows, by lanes
 
-// One tile of a KV head's keys and values, laid out for products of pairs; what is not there is zero.
+// One tile of a KV head's keys and values, laid out for products of pairs.
 template <int D>
 struct Tile {
     alignas(64) int32_t keys[D / 2][kTile];           // pairs of dimensions of each key
     alignas(64) int32_t values[kTile / 2][D];         // pairs of keys of each dimension
-    int64_t first;                                    // position of the first key
+    int64_t first, count;                             // position of the first key, and how many there are
 
     // Those from `start` on, up to `stop`; what comes behind the tile is fetched meanwhile: slots may lie anywhere, so
     // that no processor would guess it.
@@ -26,7 +32,8 @@ struct Tile {
                  int64_t stop) {
         alignas(64) static const bf16 nothing[D] = {};
         first = start;
-        const int64_t count = std::min(kTile, stop - start), end = (count + 15) / 16 * 16;
+        count = std::min(kTile, stop - start);
+        const int64_t end = (count + kFilled - 1) / kFilled * kFilled;
         const int64_t apart = value_pool - key_pool;
         const bf16* at[kTile];
         for (int64_t i = 0; i < end; i++) at[i] = i < count ? key_pool + slots[start + i] * stride : nothing;
@@ -44,7 +51,45 @@ struct Tile {
             const bf16* const other = i + 1 < count ? at[i + 1] + apart : nothing;
             for (int d = 0; d < D; d += 32) interleave(one + d, other + d, &values[i / 2][d]);
         }
+        checked = false;
     }
+
+    // Whether all values that are there are finite: with one that is not, a weight of nothing gives more than nothing.
+    bool finite() {
+        if (checked) return all_finite;
+        uint32_t others = 0;
+        for (int64_t i = 0; i < (count + 1) / 2; i++)
+            for (int d = 0; d < D; d++) {
+                const uint32_t both = values[i][d];
+                others |= (both & 0x7F80u) == 0x7F80u || (both & 0x7F800000u) == 0x7F800000u;
+            }
+        checked = true;
+        return all_finite = !others;
+    }
+
+    // Take away the values of all keys but those of [from, to).
+    void keep(int64_t from, int64_t to) {
+        for (int64_t i = 0; i < kTile; i++)
+            for (int d = 0; (i < from || i >= to) && d < D; d++) values[i / 2][d] &= i % 2 ? 0x0000FFFF : 0xFFFF0000;
+    }
+
+   private:
+    bool checked, all_finite;  // what `finite` has found
+};
+
+inline Lanes lanes_between(int64_t from, int64_t to) {
+    return static_cast<Lanes>(first_lanes(std::clamp<int64_t>(to, 0, 16)) & ~first_lanes(std::clamp<int64_t>(from, 0, 16)));
+}
+
+template <int D>
+struct Row;
+
+// What a row takes of a tile: keys [from, to).
+template <int D>
+struct Wanted {
+    Row<D>* row;
+    const bf16* query;
+    int64_t from, to;
 };
 
 // The running softmax of one query head of one token.
@@ -80,18 +125,21 @@ struct Row {
         highest = most;
     }
 
-    // Keys [from, to) of the tile, for R rows at once: one alone waits for its own sums most of the time.
+    // Of R rows at once, which see the same keys: one alone waits for its own sums most of the time.
     template <int R>
-    static void take(const Tile<D>& tile, Row* const* rows, const bf16* const* queries, int64_t from, int64_t to,
-                     float scale) {
+    static void take(const Tile<D>& tile, const Wanted<D>* wanted, float scale) {
+        const int64_t from = wanted->from, to = wanted->to;
         alignas(64) Input room[kMakesInputs ? R : 1][D], weights[R][kTile];
         const Input* asked[R];
-        for (int r = 0; r < R; r++) asked[r] = as_inputs(queries[r], D, room[kMakesInputs ? r : 0]);
+        Row* rows[R];
+        for (int r = 0; r < R; r++) {
+            asked[r] = as_inputs(wanted[r].query, D, room[kMakesInputs ? r : 0]);
+            rows[r] = wanted[r].row;
+        }
         Floats scores[R][4];
         Lanes seen[4];
         for (int j = 0; j < 4; j++) {
-            const int64_t start = std::clamp<int64_t>(from - j * 16, 0, 16), stop = std::clamp<int64_t>(to - j * 16, 0, 16);
-            seen[j] = static_cast<Lanes>(first_lanes(stop) & ~first_lanes(start));
+            seen[j] = lanes_between(from - j * 16, to - j * 16);
             for (int r = 0; r < R; r++) scores[r][j] = zeros();
         }
         const int blocks = static_cast<int>((to + 15) / 16);
@@ -143,6 +191,59 @@ struct Row {
             for (int d = 0; d < kDims; d++) rows[r]->out[first + d] = sums[r][d];
     }
 
+#ifdef LMNB_HAS_AMX
+    // Up to 16 rows at once by the matrix unit, each its own keys; those of its tile that it does not see weigh nothing.
+    static void take_by_unit(const Tile<D>& tile, const Wanted<D>* wanted, int count, float scale) {
+        static_assert(D == 64 || D == 128);
+        alignas(64) bf16 queries[kUnitRows][D], weights[kUnitRows][kTile];
+        alignas(64) float products[kUnitRows][kTile], sums[kUnitRows][D];
+        constexpr int64_t kKeyBytes = kTile * sizeof(int32_t), kValueBytes = D * sizeof(int32_t);  // of a row of pairs
+        int64_t most = 0;
+        for (int r = 0; r < count; r++) {
+            std::copy_n(wanted[r].query, D, queries[r]);
+            most = std::max(most, wanted[r].to);
+        }
+        amx::load<1>(queries[0], D * sizeof(bf16));
+        amx::load<2>(queries[0] + 32, D * sizeof(bf16));
+        if constexpr (D == 128) amx::load<3>(queries[0] + 64, D * sizeof(bf16));
+        if constexpr (D == 128) amx::load<4>(queries[0] + 96, D * sizeof(bf16));
+        for (int64_t key = 0; key < most; key += 16) {
+            amx::zero<0>();
+            multiply<1, 5>(&tile.keys[0][key], kKeyBytes);
+            multiply<2, 6>(&tile.keys[16][key], kKeyBytes);
+            if constexpr (D == 128) multiply<3, 5>(&tile.keys[32][key], kKeyBytes);
+            if constexpr (D == 128) multiply<4, 6>(&tile.keys[48][key], kKeyBytes);
+            amx::store<0>(products[0] + key, sizeof products[0]);
+        }
+        for (int r = 0; r < count; r++) {
+            Floats scores[4];
+            Lanes seen[4];
+            for (int j = 0; j < 4; j++) {
+                scores[j] = load(products[r] + j * 16);
+                seen[j] = lanes_between(wanted[r].from - j * 16, wanted[r].to - j * 16);
+            }
+            wanted[r].row->weigh(scores, seen, scale, weights[r]);
+            for (int d = 0; d < D / 16; d++) store(sums[r] + d * 16, wanted[r].row->out[d]);
+        }
+        amx::load<1>(weights[0], sizeof weights[0]);
+        amx::load<2>(weights[0] + 32, sizeof weights[0]);
+        for (int d = 0; d < D; d += 16) {
+            amx::load<0>(sums[0] + d, kValueBytes);
+            multiply<1, 5>(&tile.values[0][d], kValueBytes);
+            if (most > 32) multiply<2, 6>(&tile.values[16][d], kValueBytes);
+            amx::store<0>(sums[0] + d, kValueBytes);
+        }
+        for (int r = 0; r < count; r++)
+            for (int d = 0; d < D / 16; d++) wanted[r].row->out[d] = load(sums[r] + d * 16);
+    }
+
+    template <int A, int B>
+    static void multiply(const int32_t* pairs, int64_t row_bytes) {
+        amx::load<B>(pairs, row_bytes);
+        amx::multiply<0, A, B>();
+    }
+#endif
+
     // The weights of a tile's keys from their products with the query.
     void weigh(Floats (&scores)[4], const Lanes (&seen)[4], float scale, Input* weights) {
         const Floats least = all(-INFINITY);
@@ -166,6 +267,55 @@ struct Row {
         const Floats whole = all(sum_of(sums));
         for (int d = 0; d < D; d += 16) store(at + d, div(out[d / 16], whole));
     }
+};
+
+// Rows that are to take what they see of a tile: several at once, of those that lanes take all with the same keys.
+template <int D>
+class Waiting {
+   public:
+    Waiting(Tile<D>& tile, float scale) : tile_(tile), scale_(scale) {}
+
+    void add(const Wanted<D>& wanted) {
+        if ((wanted.from > 0 || wanted.to < tile_.count) && !tile_.finite()) {  // what it does not see must not reach it
+            Tile<D> own = tile_;
+            own.keep(wanted.from, wanted.to);
+            take(own, &wanted, 1);
+            return;
+        }
+        if (count_ && !by_unit() && (wanted.from != rows_->from || wanted.to != rows_->to)) take_all();
+        rows_[count_++] = wanted;
+        if (count_ == (by_unit() ? kUnitRows : kAtOnce)) take_all();
+    }
+
+    void take_all() {
+        take(tile_, rows_, count_);
+        count_ = 0;
+    }
+
+   private:
+    static bool by_unit() {
+#ifdef LMNB_HAS_AMX
+        return amx::allowed();
+#else
+        return false;
+#endif
+    }
+
+    void take(const Tile<D>& tile, const Wanted<D>* rows, int count) const {
+#ifdef LMNB_HAS_AMX
+        if (by_unit()) return count ? Row<D>::take_by_unit(tile, rows, count, scale_) : void();
+#endif
+        static_assert(kAtOnce == 4);
+        if (count == 4) Row<D>::template take<4>(tile, rows, scale_);
+        if (count == 3) Row<D>::template take<3>(tile, rows, scale_);
+        if (count == 2) Row<D>::template take<2>(tile, rows, scale_);
+        if (count == 1) Row<D>::template take<1>(tile, rows, scale_);
+    }
+
+    Tile<D>& tile_;
+    const float scale_;
+    Wanted<D> rows_[std::max(kAtOnce, kUnitRows)];
+    int count_ = 0;
 };
 
 // Of what the stretches of each task give, where several threads share a task; else there are none.
@@ -212,24 +362,15 @@ struct Attention {
             return queries + ((token + i / group) * num_heads + kv_head * group + i % group) * D;
         };
         const auto use = [&](int64_t first, int64_t last) {  // tokens that may see some of the tile
-            Row<D>* whole[kAtOnce];  // rows that see all of it wait for each other
-            const bf16* asking[kAtOnce];
-            int waiting = 0;
+            Waiting<D> waiting(tile, scale);
             for (int64_t t = first; t < last; t++) {
                 const int64_t position = positions[token + t];
                 const int64_t from = std::max<int64_t>(0, position - window + 1 - tile.first);
                 const int64_t to = std::min(kTile, position + 1 - tile.first);
-                for (int64_t i = t * group; from < to && i < (t + 1) * group; i++) {
-                    whole[waiting] = &rows[i], asking[waiting] = query(i);
-                    if (from > 0 || to < kTile)
-                        Row<D>::template take<1>(tile, whole + waiting, asking + waiting, from, to, scale);
-                    else if (++waiting == kAtOnce)
-                        Row<D>::template take<kAtOnce>(tile, whole, asking, 0, kTile, scale), waiting = 0;
-                }
+                for (int64_t i = t * group; from < to && i < (t + 1) * group; i++)
+                    waiting.add({&rows[i], query(i), from, to});
             }
-            if (waiting == 3) Row<D>::template take<3>(tile, whole, asking, 0, kTile, scale);
-            if (waiting == 2) Row<D>::template take<2>(tile, whole, asking, 0, kTile, scale);
-            if (waiting == 1) Row<D>::template take<1>(tile, whole, asking, 0, kTile, scale);
+            waiting.take_all();
         };
         const int64_t common = piece[4] / kTile * kTile, shared = std::min(common, finish);
         for (int64_t start = begin; start < shared; start += kTile) {
@@ -300,10 +441,16 @@ struct Attention {
     }
 
     void run(std::atomic<int64_t>& next, int64_t head_dim) const {
+#ifdef LMNB_HAS_AMX
+        if (amx::allowed()) amx::configure({16, 16, 16, 16, 16, 16, 16, 0});
+#endif
         if (head_dim == 64)
             run<64>(next);
         else
             run<128>(next);
+#ifdef LMNB_HAS_AMX
+        if (amx::allowed()) amx::release();
+#endif
     }
 };
 

@@ -3,6 +3,7 @@
 // A weight is w = d q + m with d, m of its group, so a product is, group by group, d (x . q) + m (sum of x). The
 // integers are exact in bfloat16 and the sums are float32: nothing is rounded that the file does not round. Every
 // output is summed in one order, whatever the number of rows or threads: a row's result does not depend on its company.
+// Where there is a matrix unit it makes all products, those of a single row too: its order of sums is not the lanes'.
 //
 // A *block* is 16 outputs, a *column* four blocks (the last one may have fewer), whose records lie in the order in which
 // they are read: group by group, block by block. The record of a block's group holds, for int4,
@@ -11,6 +12,7 @@
 //   16 x 32 bytes: byte 16 p + o of pair i is the integer of output o, input 2 i + p;
 // then d of the 16 outputs as float16, and for int4 m too. `quantized_linear.py` writes it.
 
+#include "amx.h"
 #include "native.h"
 
 namespace lmnb {
@@ -20,10 +22,42 @@ constexpr int64_t kRecord4 = 320, kRecord8 = 544;
 // How far ahead of a record those to come are fetched into the second level's cache, in bytes.
 constexpr int64_t kAhead4 = 8192, kAhead8 = 16384;
 
+// How lanes multiply two inputs with the two integers of 16 outputs, and sum: as is quickest.
+struct Quickest {
+    using In = Input;
+    using Sum = Floats;
+    static constexpr int kRows = kTileRows, kBlocks = kTileBlocks;  // at once
+
+    static Sum none() { return zeros(); }
+    static Pairs integers4(const uint8_t* chunk, int step) { return Packed4(chunk).integers(step); }
+    static Pairs integers8(const uint8_t* at) { return lmnb::integers8(at); }
+    static Both both(const In* at) { return pair(at); }
+    static void dot(Sum& sum, Both a, Pairs b) { sum = lmnb::dot(sum, a, b); }
+    static Floats whole(Sum sum) { return sum; }
+};
+
+#ifdef LMNB_HAS_AMX
+// As the matrix unit sums: the even inputs' products and the odd ones' each for themselves.
+struct UnitOrder {
+    using In = float;
+    using Sum = EvenOdd;
+    static constexpr int kRows = 2, kBlocks = 2;
+
+    static Sum none() { return {zeros(), zeros()}; }
+    static EvenOdd integers4(const uint8_t* chunk, int step) { return wide_integers4(_mm512_loadu_si512(chunk), step); }
+    static EvenOdd integers8(const uint8_t* at) { return wide_integers8(at); }
+    static EvenOdd both(const In* at) { return {all(at[0]), all(at[1])}; }
+    static void dot(Sum& sum, EvenOdd a, EvenOdd b) {
+        sum = {fma(a.even, b.even, sum.even), fma(a.odd, b.odd, sum.odd)};
+    }
+    static Floats whole(Sum sum) { return add(sum.even, sum.odd); }
+};
+#endif
+
 // R rows times C blocks, all groups: total[r][c] are the 16 outputs of block c. The next group's records are `stride`
 // bytes on; the first `fetched` bytes of each group are fetched ahead.
-template <int Bits, int R, int C>
-inline void tile(const Input* x, int64_t groups, const float* sums, const uint8_t* weight, int64_t stride,
+template <class Way, int Bits, int R, int C>
+inline void tile(const typename Way::In* x, int64_t groups, const float* sums, const uint8_t* weight, int64_t stride,
                  int64_t fetched, Floats (&total)[R][C]) {
     constexpr int64_t record = Bits == 4 ? kRecord4 : kRecord8, ahead = Bits == 4 ? kAhead4 : kAhead8;
     const int64_t in = groups * kGroup;
@@ -33,31 +67,31 @@ inline void tile(const Input* x, int64_t groups, const float* sums, const uint8_
         const uint8_t* at = weight + g * stride;
         for (int64_t line = 0; line < fetched; line += 64)
             _mm_prefetch(reinterpret_cast<const char*>(at + ahead + line), _MM_HINT_T1);
-        Floats acc[R][C];
+        typename Way::Sum acc[R][C];
         for (int r = 0; r < R; r++)
-            for (int c = 0; c < C; c++) acc[r][c] = zeros();
+            for (int c = 0; c < C; c++) acc[r][c] = Way::none();
 #pragma GCC unroll 4
         for (int chunk = 0; chunk < 4; chunk++) {
 #pragma GCC unroll 4
             for (int s = 0; s < 4; s++) {
-                Pairs w[C];
+                decltype(Way::integers8(at)) w[C];
                 for (int c = 0; c < C; c++) {
                     if constexpr (Bits == 4)
-                        w[c] = Packed4(at + c * record + chunk * 64).integers(s);
+                        w[c] = Way::integers4(at + c * record + chunk * 64, s);
                     else
-                        w[c] = integers8(at + c * record + (chunk * 4 + s) * 32);
+                        w[c] = Way::integers8(at + c * record + (chunk * 4 + s) * 32);
                 }
 #pragma GCC unroll 8
                 for (int r = 0; r < R; r++) {
-                    const Both both = pair(x + r * in + g * kGroup + chunk * 8 + s * 2);
-                    for (int c = 0; c < C; c++) acc[r][c] = dot(acc[r][c], both, w[c]);
+                    const auto both = Way::both(x + r * in + g * kGroup + chunk * 8 + s * 2);
+                    for (int c = 0; c < C; c++) Way::dot(acc[r][c], both, w[c]);
                 }
             }
         }
         for (int c = 0; c < C; c++) {
             const uint8_t* scales = at + c * record + (Bits == 4 ? 256 : 512);
             const Floats d = load_half(scales);
-            for (int r = 0; r < R; r++) total[r][c] = fma(acc[r][c], d, total[r][c]);
+            for (int r = 0; r < R; r++) total[r][c] = fma(Way::whole(acc[r][c]), d, total[r][c]);
             if constexpr (Bits == 4) {
                 const Floats m = load_half(scales + 32);
                 for (int r = 0; r < R; r++)
@@ -88,67 +122,209 @@ struct Product {
     int64_t blocks() const { return (outs + kBlock - 1) / kBlock; }
 
     // C blocks of one column, R rows of `inputs`. With `fetch`, what comes behind the column is fetched meanwhile.
-    template <int Bits, int R, int C>
-    void run(const Input* inputs, int64_t row, int64_t block, bool fetch) const {
+    template <class Way, int Bits, int R, int C>
+    void run(const typename Way::In* inputs, int64_t row, int64_t block, bool fetch) const {
         constexpr int64_t record = Bits == 4 ? kRecord4 : kRecord8;
         const int64_t first = block / kColumn * kColumn, stride = std::min(kColumn, blocks() - first) * record;
         Floats total[R][C];
-        tile<Bits, R, C>(inputs + row * groups * kGroup, groups, sums + row * groups,
-                         weight + first * groups * record + (block - first) * record, stride, fetch ? stride : 0, total);
+        tile<Way, Bits, R, C>(inputs + row * groups * kGroup, groups, sums + row * groups,
+                              weight + first * groups * record + (block - first) * record, stride, fetch ? stride : 0, total);
         for (int r = 0; r < R; r++)
             for (int c = 0; c < C; c++) put(total[r][c], row + r, (block + c) * kBlock);
     }
 
     // Two blocks of R rows, at once if there are registers for it.
-    template <int Bits, int R>
-    void run_two(const Input* inputs, int64_t row, int64_t block, bool fetch) const {
-        if constexpr (R * 2 <= kTileRows * kTileBlocks) {
-            run<Bits, R, 2>(inputs, row, block, fetch);
+    template <class Way, int Bits, int R>
+    void run_two(const typename Way::In* inputs, int64_t row, int64_t block, bool fetch) const {
+        if constexpr (R * 2 <= Way::kRows * Way::kBlocks) {
+            run<Way, Bits, R, 2>(inputs, row, block, fetch);
         } else {
-            run<Bits, R, 1>(inputs, row, block, fetch);
-            run<Bits, R, 1>(inputs, row, block + 1, false);
+            run<Way, Bits, R, 1>(inputs, row, block, fetch);
+            run<Way, Bits, R, 1>(inputs, row, block + 1, false);
         }
     }
 
     // Two blocks of the rows from `row` on, in tiles of R rows, as many as there are registers for, and then of fewer.
-    template <int Bits, int R = kTileRows>
-    void run_rows(const Input* inputs, int64_t row, int64_t rows, int64_t block, bool fetch) const {
-        for (; row + R <= rows; row += R) run_two<Bits, R>(inputs, row, block, fetch), fetch = false;
-        if constexpr (R > 1) run_rows<Bits, (R > 4 ? R / 2 : R - 1)>(inputs, row, rows, block, fetch);
+    template <class Way, int Bits, int R = Way::kRows>
+    void run_rows(const typename Way::In* inputs, int64_t row, int64_t rows, int64_t block, bool fetch) const {
+        for (; row + R <= rows; row += R) run_two<Way, Bits, R>(inputs, row, block, fetch), fetch = false;
+        if constexpr (R > 1) run_rows<Way, Bits, (R > 4 ? R / 2 : R - 1)>(inputs, row, rows, block, fetch);
     }
 
-    // One thread's part of the blocks, all rows.
-    template <int Bits>
-    void run_part(int64_t rows, const Team& team) const {
+    // One thread's part of the blocks, all rows, by lanes.
+    template <class Way, int Bits>
+    void run_part_lanes(int64_t rows, const Team& team) const {
         const int64_t pairs = (blocks() + 1) / 2, last = std::min(blocks(), team.last(pairs) * 2);
-        const Input* const inputs = all_inputs(rows);
+        const auto* const inputs = all_inputs<typename Way::In>(rows);
         for (int64_t block = team.first(pairs) * 2; block < last;) {
             if (rows == 1 && block % kColumn == 0 && block + 4 <= last) {
-                run<Bits, 1, 4>(inputs, 0, block, true);
+                run<Way, Bits, 1, 4>(inputs, 0, block, true);
                 block += 4;
             } else if (block + 2 <= last) {
-                run_rows<Bits>(inputs, 0, rows, block, block % kColumn == 0);
+                run_rows<Way, Bits>(inputs, 0, rows, block, block % kColumn == 0);
                 block += 2;
             } else {  // the last one
-                for (int64_t row = 0; row < rows; row++) run<Bits, 1, 1>(inputs, row, block, false);
+                for (int64_t row = 0; row < rows; row++) run<Way, Bits, 1, 1>(inputs, row, block, false);
                 block += 1;
             }
         }
     }
 
     // `x`, as this thread's products take it.
-    const Input* all_inputs(int64_t rows) const {
-        static thread_local std::vector<Input> room;
+    template <class In>
+    const In* all_inputs(int64_t rows) const {
+        static thread_local std::vector<In> room;
         const int64_t count = rows * groups * kGroup;
-        if (kMakesInputs && static_cast<int64_t>(room.size()) < count) room.resize(count);
+        if (sizeof(In) > sizeof(bf16) && static_cast<int64_t>(room.size()) < count) room.resize(count);
         return as_inputs(x, count, room.data());
     }
 
-    void run_part(int64_t rows, int64_t bits, const Team& team) const {
-        if (bits == 4)
-            run_part<4>(rows, team);
+#ifdef LMNB_HAS_AMX
+    // A thread's tiles: sums of 16 rows, and of the rows that are left; inputs of either; integers.
+    static constexpr int kSums = 0, kRestSums = 1, kInputs = 2, kRestInputs = 3, kIntegers = 4;
+    static constexpr int64_t kAmxRows = 16;
+    // Rows up to which lanes are quicker: what they wait for is memory.
+    static constexpr int64_t kLaneRows = 2;
+    // Groups at once, whose integers and inputs the first cache holds; and how many later a group's sums are added up.
+    static constexpr int64_t kAmxGroups = 12, kLag = 3;
+
+    // Some groups of a block.
+    struct Part {
+        int64_t block, from, to;  // groups [from, to)
+        const uint8_t* weight;    // of the block's first group
+        int64_t stride;           // from one group's record to the next
+    };
+
+    // The integers of a part as bfloat16, a tile for each group. The same part of the next column is fetched meanwhile.
+    template <int Bits>
+    void unpack(const Part& part, bf16* to) const {
+        constexpr int64_t record = Bits == 4 ? kRecord4 : kRecord8;
+        for (int64_t g = part.from; g < part.to; g++) {
+            const uint8_t* const at = part.weight + g * part.stride;
+            for (int64_t line = 0; line < record; line += 64)
+                _mm_prefetch(reinterpret_cast<const char*>(at + groups * part.stride + line), _MM_HINT_T1);
+#pragma GCC unroll 4
+            for (int chunk = 0; chunk < 4; chunk++)
+#pragma GCC unroll 4
+                for (int s = 0; s < 4; s++, to += 32) {
+                    if constexpr (Bits == 4)
+                        _mm512_store_si512(to, (__m512i)Packed4(at + chunk * 64).integers(s));
+                    else
+                        _mm512_store_si512(to, (__m512i)integers8(at + (chunk * 4 + s) * 32));
+                }
+        }
+    }
+
+    // R rows by a part whose integers are unpacked. `of_inputs` are the sums of the rows' inputs, [groups, 16]; `totals`
+    // hold what the groups before have given, [R, 16].
+    template <int Bits, int R, int Sums, int Inputs>
+    void multiply_part(const Part& part, const bf16* integers, const float* of_inputs, float* totals, int64_t row) const {
+        alignas(64) float sums[kLag + 1][R][kBlock];
+        Floats total[R];
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) total[r] = part.from ? load(totals + r * kBlock) : zeros();
+        const int64_t in = groups * kGroup, count = part.to - part.from, lag = std::min(kLag, count);
+        const bf16* const inputs = x + row * in + part.from * kGroup;
+        of_inputs += part.from * kBlock;
+        const uint8_t* scales = part.weight + part.from * part.stride + (Bits == 4 ? 256 : 512);
+        const auto multiply = [&](int64_t g) {
+            amx::load<Inputs>(inputs + g * kGroup, in * sizeof(bf16));
+            amx::load<kIntegers>(integers + g * kGroup * kBlock, 64);
+            amx::zero<Sums>();
+            amx::multiply<Sums, Inputs, kIntegers>();
+        };
+        float* const ring = sums[0][0];
+        const auto place = [&](int64_t g) { return ring + g % (kLag + 1) * R * kBlock; };
+        for (int64_t g = 0; g < lag; g++) {
+            multiply(g);
+            amx::store<Sums>(place(g), 64);
+        }
+        for (int64_t g = lag; g < count + lag; g++) {
+            const float* const sum = place(g - lag);
+            if (g < count) multiply(g);
+            const Floats d = load_half(scales);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; r++) total[r] = fma(load(sum + r * kBlock), d, total[r]);
+            if constexpr (Bits == 4) {
+                const Floats m = load_half(scales + 32);
+#pragma GCC unroll 16
+                for (int r = 0; r < R; r++) total[r] = fma(all(of_inputs[r]), m, total[r]);
+            }
+            scales += part.stride, of_inputs += kBlock;
+            if (g < count) amx::store<Sums>(place(g), 64);
+        }
+        if (part.to < groups) {
+#pragma GCC unroll 16
+            for (int r = 0; r < R; r++) store(totals + r * kBlock, total[r]);
+        } else {
+#pragma GCC unroll 16
+            for (int r = 0; r < R; r++) put(total[r], row + r, part.block * kBlock);
+        }
+    }
+
+    // The last `rest` rows, fewer than a tile has.
+    template <int Bits, int R = kAmxRows - 1, class... Arguments>
+    void multiply_rest(int64_t rest, Arguments... arguments) const {
+        if (rest == R)
+            multiply_part<Bits, R, kRestSums, kRestInputs>(arguments...);
+        else if constexpr (R > 1)
+            multiply_rest<Bits, R - 1>(rest, arguments...);
+    }
+
+    // One thread's part of the blocks, all rows, by the matrix unit.
+    template <int Bits>
+    void run_part_amx(int64_t rows, const Team& team) const {
+        constexpr int64_t record = Bits == 4 ? kRecord4 : kRecord8;
+        const int64_t rest = rows % kAmxRows, tiles = (rows + kAmxRows - 1) / kAmxRows;
+        static thread_local std::vector<float> room;
+        const int64_t integer_size = kAmxGroups * kGroup * kBlock / 2, total_size = tiles * kAmxRows * kBlock;
+        const size_t size = integer_size + total_size + tiles * groups * kAmxRows + 16;
+        if (room.size() < size) room.resize(size);
+        float* const start = room.data() + -reinterpret_cast<uintptr_t>(room.data()) % 64 / sizeof(float);
+        bf16* const integers = reinterpret_cast<bf16*>(start);
+        float *const totals = start + integer_size, *const of_inputs = totals + total_size;
+        for (int64_t row = 0; Bits == 4 && row < rows; row++)
+            for (int64_t g = 0; g < groups; g++)
+                of_inputs[(row / kAmxRows * groups + g) * kAmxRows + row % kAmxRows] = sums[row * groups + g];
+        const uint8_t last = static_cast<uint8_t>(rest);
+        amx::configure({16, last, 16, last, 16, 0, 0, 0});
+        for (int64_t block = team.first(blocks()); block < team.last(blocks()); block++) {
+            const int64_t first = block / kColumn * kColumn, stride = std::min(kColumn, blocks() - first) * record;
+            const uint8_t* const at = weight + first * groups * record + (block - first) * record;
+            for (int64_t from = 0; from < groups; from += kAmxGroups) {
+                const Part part{block, from, std::min(from + kAmxGroups, groups), at, stride};
+                unpack<Bits>(part, integers);
+                int64_t row = 0;
+                for (; row + kAmxRows <= rows; row += kAmxRows)
+                    multiply_part<Bits, kAmxRows, kSums, kInputs>(part, integers, of_inputs + row * groups,
+                                                                  totals + row * kBlock, row);
+                if (rest) multiply_rest<Bits>(rest, part, integers, of_inputs + row * groups, totals + row * kBlock, row);
+            }
+        }
+        amx::release();
+    }
+
+    template <int Bits>
+    void run_part_unit(int64_t rows, const Team& team) const {
+        // The unit takes numbers below the smallest normal one for zero: so lanes do.
+        const unsigned usual = _mm_getcsr();
+        _mm_setcsr(usual | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON);
+        if (rows <= kLaneRows)
+            run_part_lanes<UnitOrder, Bits>(rows, team);
         else
-            run_part<8>(rows, team);
+            run_part_amx<Bits>(rows, team);
+        _mm_setcsr(usual);
+    }
+#endif
+
+    void run_part(int64_t rows, int64_t bits, const Team& team) const {
+#ifdef LMNB_HAS_AMX
+        if (amx::allowed()) return bits == 4 ? run_part_unit<4>(rows, team) : run_part_unit<8>(rows, team);
+#endif
+        if (bits == 4)
+            run_part_lanes<Quickest, 4>(rows, team);
+        else
+            run_part_lanes<Quickest, 8>(rows, team);
     }
 };
 

@@ -15,11 +15,16 @@ import torch
 
 from lmnb.kernels import native
 
-# Each of the lanes of `lanes.h`: what makes a compiler choose them, and what a CPU must have to run them.
+# Each of the lanes of `lanes.h`, and the matrix unit of `amx.h`: what makes a compiler choose them, and what a CPU must
+# have to run them. Compiled for a unit that the CPU has not, or that its system does not allow, lanes go on alone.
 _LANES = {
     "lanes_avx2": ("-mno-avx512f", set()),
     "lanes_avx512_fma": ("-mavx512bw -mavx512vl -mno-avx512bf16", {"avx512bw", "avx512vl"}),
-    "lanes_avx512_bf16": ("-mavx512bw -mavx512vl -mavx512bf16", {"avx512bw", "avx512vl", "avx512_bf16"}),
+    "lanes_avx512_bf16": ("-mavx512bw -mavx512vl -mavx512bf16 -mno-amx-tile", {"avx512bw", "avx512vl", "avx512_bf16"}),
+    "amx": (
+        "-mavx512bw -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16",
+        {"avx512bw", "avx512vl", "avx512_bf16"},
+    ),
 }
 _CPU_FLAGS = native._cpu_flags()
 _TRY_PRODUCTS = """

@@ -286,3 +286,22 @@ def test_natively_nan_is_not_hidden(length: int, broken: Sequence[int], threads:
         for count in (1, 3):
             threads(count)
             assert run(case).isnan().all()
+
+
+@pytest.mark.parametrize("window", [None, 5, 70])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("at", [20, 21, 64, 99])
+def test_natively_a_token_is_not_reached_by_what_it_does_not_see(at: int, bad: float, window: int | None) -> None:
+    """Keys and values that are no numbers reach those tokens that see them, and none before or behind those."""
+    new, before = 90, 30
+    case = make_case([(new, before)], heads=(3, 1), dtype=torch.bfloat16)
+    if not attends_natively(case.queries, 64):
+        return
+    want = run(case, window)
+    case.values[case.rows[0][at]] = bad
+    case.keys[case.rows[0][at]] = float("nan")
+    got = run(case, window)
+    seeing = [before + token >= at and (window is None or before + token < at + window) for token in range(new)]
+    assert got[seeing].isnan().all()
+    unseeing = torch.tensor([not sees for sees in seeing])
+    assert torch.equal(got[unseeing], want[unseeing])

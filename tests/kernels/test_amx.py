@@ -1,0 +1,68 @@
+"""The kernels by the matrix unit: by the real one where there is one, else by `software_amx.h`, bit for bit the same.
+
+The library is compiled for it in a process of its own, which goes through the tests of products and attention again.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmnb.kernels import native
+
+_FOLDER = Path(__file__).parent
+_FLAGS = {"avx512bw", "avx512vl", "avx512_bf16"}
+_COMPARE = """
+import sys, torch
+from lmnb.kernels import native
+from lmnb.kernels.quantized_linear import NativeProduct, random_quantized
+
+if native.prepare() is None: sys.exit(native.why_not())
+generator = torch.Generator().manual_seed(3)
+for bits in (4, 8):
+    for outs, ins in ((64, 64), (80, 288), (33, 1536)):
+        multiply = NativeProduct(random_quantized(outs, ins, bits))
+        for spread in (0, 8, 40):  # numbers of all sizes, those below the smallest normal one too
+            x = torch.randn(37, ins, generator=generator)
+            x = (x * torch.exp2(spread * torch.randn(37, ins, generator=generator))).bfloat16()
+            together = multiply(x, wide=True).nan_to_num(7)
+            for rows in (1, 2, 3, 15, 16, 17, 32):
+                assert torch.equal(multiply(x[:rows], wide=True).nan_to_num(7), together[:rows]), (bits, spread, rows)
+print("the same")
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What makes a process compile the kernels for the unit."""
+    compiler = shutil.which("g++")
+    if compiler is None or not native._cpu_flags() >= _FLAGS:
+        pytest.skip("not g++ on a CPU with AVX-512 and BF16")
+    define = f'-DLMNB_AMX="{_FOLDER / "software_amx.h"}"'
+    options = "" if "amx_bf16" in native._cpu_flags() else f" {shlex.quote(define)}"
+    folder = tmp_path_factory.mktemp("cache")
+    return {**os.environ, "CXX": shlex.quote(compiler) + options, "LMNB_CACHE": str(folder)}
+
+
+def run(environment: dict[str, str], *arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_few_rows_have_the_bits_of_many(environment: dict[str, str]) -> None:
+    """Lanes, which take one row or two, sum in the unit's order."""
+    assert run(environment, "-c", _COMPARE).strip() == "the same"
+
+
+@pytest.mark.parametrize("tests", ["test_quantized_linear.py", "test_paged_attention.py"])
+def test_what_holds_without_it_holds(tests: str, environment: dict[str, str]) -> None:
+    told = run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(_FOLDER / tests))
+    assert "passed" in told
+    assert "failed" not in told
