@@ -1,24 +1,27 @@
 // The matrix unit of Intel's processors since Sapphire Rapids: eight tiles of 16 rows of 64 bytes, and products of them.
 //
-// `LMNB_HAS_AMX` says whether this is compiled for one. A program may give the same functions in its own header,
-// `LMNB_AMX`: the tests do, for processors that have no such unit.
+// `LMNB_HAS_AMX` says whether this is compiled for one, which takes g++ 11. A program may give the same functions in its own
+// header, `LMNB_AMX`: the tests do, for processors that have no such unit.
 
 #pragma once
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
 
 #if defined(LMNB_AMX)
 #define LMNB_HAS_AMX
 #include LMNB_AMX
-#elif defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#elif defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__AVX512BW__) && \
+    defined(__AVX512VL__)
 #define LMNB_HAS_AMX
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <cstdint>
 
 namespace lmnb::amx {
 
 // Whether Linux lets this process use the unit: asked once, for all threads.
-inline bool allowed() {
+inline bool permitted() {
     constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     static const bool may = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
     return may;
@@ -61,3 +64,18 @@ inline void multiply() {
 
 }  // namespace lmnb::amx
 #endif
+
+namespace lmnb::amx {
+
+inline std::atomic<bool> left{false};  // whether the unit is not used for what it would give
+
+// Whether the unit is used.
+inline bool used() {
+#ifdef LMNB_HAS_AMX
+    return !left.load(std::memory_order_relaxed) && permitted();
+#else
+    return false;
+#endif
+}
+
+}  // namespace lmnb::amx

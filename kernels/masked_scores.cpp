@@ -19,8 +19,7 @@ constexpr int64_t kMaskedRowsForThreads = 4;
 // `words`, or null: all are allowed.
 extern "C" void lmnb_likeliest(const float* scores, const uint32_t* const* masks, int64_t* chosen, float* best,
                                int64_t rows, int64_t tokens, int64_t stride, int64_t words) {
-#pragma omp parallel for schedule(static) if (rows >= kMaskedRowsForThreads)
-    for (int64_t row = 0; row < rows; row++) {
+    each_row(rows, rows >= kMaskedRowsForThreads, [&](int64_t row) {
         const float* const at = scores + row * stride;
         const uint32_t* const mask = masks[row];
         Floats top = all(-std::numeric_limits<float>::infinity());
@@ -40,21 +39,20 @@ extern "C" void lmnb_likeliest(const float* scores, const uint32_t* const* masks
         best[row] = broken ? std::numeric_limits<float>::quiet_NaN() : max_of(top);
         const Lanes same = equal(top, all(best[row]));
         chosen[row] = same ? least_place(same, place) : 0;
-    }
+    });
 }
 
 // Minus infinity in place of what the masks do not allow; arguments as above.
 extern "C" void lmnb_forbid_masked(float* scores, const uint32_t* const* masks, int64_t rows, int64_t tokens,
                                    int64_t stride, int64_t words) {
     const Floats never = all(-std::numeric_limits<float>::infinity());
-#pragma omp parallel for schedule(static) if (rows >= kMaskedRowsForThreads)
-    for (int64_t row = 0; row < rows; row++) {
-        if (!masks[row]) continue;
+    each_row(rows, rows >= kMaskedRowsForThreads, [&](int64_t row) {
+        if (!masks[row]) return;
         for (int64_t first = 0; first < tokens; first += 16) {
             const Lanes lanes = first_lanes(tokens - first) & ~allowed_lanes(masks[row], words, first);
             store(scores + row * stride + first, never, lanes);
         }
-    }
+    });
 }
 
 }  // namespace lmnb

@@ -59,12 +59,37 @@ struct Team {
     int64_t last(int64_t count) const { return count * (index + 1) / size; }
 };
 
+// While it lives its thread computes as usual: to the nearest, and with numbers below the smallest normal one. A program
+// may have set it otherwise for one of its threads, and a result must not depend on who computes it.
+class UsualFloats {
+   public:
+    UsualFloats() { _mm_setcsr(0x1F80); }
+    ~UsualFloats() { _mm_setcsr(before_); }
+
+   private:
+    const unsigned before_ = _mm_getcsr();
+};
+
 // `work(team)` in every thread.
 template <class Work>
 void in_team(const Work& work) {
     Barrier barrier;
 #pragma omp parallel
-    work(Team{&barrier, omp_get_thread_num(), omp_get_num_threads()});
+    {
+        const UsualFloats usual;
+        work(Team{&barrier, omp_get_thread_num(), omp_get_num_threads()});
+    }
+}
+
+// `work(row)` for each of `count` rows, by one thread or by all.
+template <class Work>
+void each_row(int64_t count, bool by_all, const Work& work) {
+#pragma omp parallel if (by_all)
+    {
+        const UsualFloats usual;
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < count; row++) work(row);
+    }
 }
 
 }  // namespace lmnb

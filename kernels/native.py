@@ -48,12 +48,14 @@ _SOURCES = (
 )
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-w")
 _CPU_FLAGS = {"avx2", "fma", "f16c"}  # what `lanes.h` needs at the least; every CPU with AVX-512 has them too
+_UNIT_FLAGS = {"amx_tile", "amx_bf16"}
 _BUILD_SECONDS = 120.0
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS: dict[str, list[Any]] = {
     "decoder_layers": [_POINTER] * 12 + [_INT] * 9 + [ctypes.c_double] * 2,
     "forbid_masked": [_POINTER] * 2 + [_INT] * 4,
     "likeliest": [_POINTER] * 4 + [_INT] * 4,
+    "matrix_unit": [_POINTER, _INT],
     "paged_attention": [_POINTER] * 7 + [_INT] * 6 + [ctypes.c_double],
     "quantized_linear": [_POINTER] * 4 + [_INT] * 5,
     "rms_norm": [_POINTER] * 5 + [_INT] * 5 + [ctypes.c_double],
@@ -76,6 +78,19 @@ class NativeKernels:
     def call(self, name: str, rows: int, *arguments: int | float | None) -> None:
         """Call a function for a step of `rows` tokens."""
         (self._short if rows <= _ROWS_TO_LET_OTHERS_RUN else self._long)[name](*arguments)
+
+    def uses_matrix_unit(self) -> bool:
+        """Whether products and attention are those of a matrix unit (Intel's AMX)."""
+        return self._matrix_unit(leave=False)
+
+    def leave_matrix_unit(self) -> None:
+        """Go on with lanes alone. Whoever calls it knows that nothing is being computed."""
+        self._matrix_unit(leave=True)
+
+    def _matrix_unit(self, *, leave: bool) -> bool:
+        used = ctypes.c_int64()
+        self._short["matrix_unit"](ctypes.addressof(used), leave)
+        return bool(used.value)
 
     def call_freely(self, name: str, *arguments: int | float | None) -> None:
         """Call a function that is long whatever it is called for: the interpreter is free meanwhile."""
@@ -104,6 +119,14 @@ def prepare() -> NativeKernels | None:
 def why_not() -> str:
     """Why there are no native kernels; "" if there are, or nobody has asked for them yet."""
     return "" if _outcome is None else _outcome.why_not
+
+
+def unused_unit() -> str:
+    """Why kernels do not use the matrix unit that this CPU has; "" if they do, if it has none, or without kernels."""
+    kernels = prepared_kernels()
+    if kernels is None or not _cpu_flags() >= _UNIT_FLAGS or kernels.uses_matrix_unit():
+        return ""
+    return "without AMX, which this system does not allow, or g++ does not know (from 11 on it does)"
 
 
 def prepared_kernels() -> NativeKernels | None:

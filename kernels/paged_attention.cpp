@@ -265,7 +265,7 @@ struct Row {
 
     void finish(bf16* at) const {
         const Floats whole = all(sum_of(sums));
-        for (int d = 0; d < D; d += 16) store(at + d, div(out[d / 16], whole));
+        for (int d = 0; d < D; d += 16) store(at + d, add(div(out[d / 16], whole), zeros()));  // nothing has no sign
     }
 };
 
@@ -282,9 +282,9 @@ class Waiting {
             take(own, &wanted, 1);
             return;
         }
-        if (count_ && !by_unit() && (wanted.from != rows_->from || wanted.to != rows_->to)) take_all();
+        if (count_ && !amx::used() && (wanted.from != rows_->from || wanted.to != rows_->to)) take_all();
         rows_[count_++] = wanted;
-        if (count_ == (by_unit() ? kUnitRows : kAtOnce)) take_all();
+        if (count_ == (amx::used() ? kUnitRows : kAtOnce)) take_all();
     }
 
     void take_all() {
@@ -293,17 +293,9 @@ class Waiting {
     }
 
    private:
-    static bool by_unit() {
-#ifdef LMNB_HAS_AMX
-        return amx::allowed();
-#else
-        return false;
-#endif
-    }
-
     void take(const Tile<D>& tile, const Wanted<D>* rows, int count) const {
 #ifdef LMNB_HAS_AMX
-        if (by_unit()) return count ? Row<D>::take_by_unit(tile, rows, count, scale_) : void();
+        if (amx::used()) return count ? Row<D>::take_by_unit(tile, rows, count, scale_) : void();
 #endif
         static_assert(kAtOnce == 4);
         if (count == 4) Row<D>::template take<4>(tile, rows, scale_);
@@ -442,14 +434,14 @@ struct Attention {
 
     void run(std::atomic<int64_t>& next, int64_t head_dim) const {
 #ifdef LMNB_HAS_AMX
-        if (amx::allowed()) amx::configure({16, 16, 16, 16, 16, 16, 16, 0});
+        if (amx::used()) amx::configure({16, 16, 16, 16, 16, 16, 16, 0});
 #endif
         if (head_dim == 64)
             run<64>(next);
         else
             run<128>(next);
 #ifdef LMNB_HAS_AMX
-        if (amx::allowed()) amx::release();
+        if (amx::used()) amx::release();
 #endif
     }
 };

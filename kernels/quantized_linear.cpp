@@ -3,7 +3,7 @@
 // A weight is w = d q + m with d, m of its group, so a product is, group by group, d (x . q) + m (sum of x). The
 // integers are exact in bfloat16 and the sums are float32: nothing is rounded that the file does not round. Every
 // output is summed in one order, whatever the number of rows or threads: a row's result does not depend on its company.
-// Where there is a matrix unit it makes all products, those of a single row too: its order of sums is not the lanes'.
+// Where there is a matrix unit lanes make the products of a row or two, in the unit's order of sums.
 //
 // A *block* is 16 outputs, a *column* four blocks (the last one may have fewer), whose records lie in the order in which
 // they are read: group by group, block by block. The record of a block's group holds, for int4,
@@ -50,7 +50,7 @@ struct UnitOrder {
     static void dot(Sum& sum, EvenOdd a, EvenOdd b) {
         sum = {fma(a.even, b.even, sum.even), fma(a.odd, b.odd, sum.odd)};
     }
-    static Floats whole(Sum sum) { return add(sum.even, sum.odd); }
+    static Floats whole(Sum sum) { return add(zeros(), add(sum.even, sum.odd)); }  // so that zeros have its sign
 };
 #endif
 
@@ -319,7 +319,7 @@ struct Product {
 
     void run_part(int64_t rows, int64_t bits, const Team& team) const {
 #ifdef LMNB_HAS_AMX
-        if (amx::allowed()) return bits == 4 ? run_part_unit<4>(rows, team) : run_part_unit<8>(rows, team);
+        if (amx::used()) return bits == 4 ? run_part_unit<4>(rows, team) : run_part_unit<8>(rows, team);
 #endif
         if (bits == 4)
             run_part_lanes<Quickest, 4>(rows, team);
@@ -335,6 +335,7 @@ static void sum_groups(const bf16* x, int64_t count, float* sums) {
 
 extern "C" void lmnb_quantized_linear(const bf16* x, const uint8_t* weight, const bf16* bias, void* out, int64_t rows,
                                       int64_t in, int64_t outs, int64_t bits, int64_t out_wide) {
+    const UsualFloats usual;
     const int64_t groups = in / kGroup;
     static thread_local std::vector<float> scratch;
     scratch.resize(rows * groups);
@@ -351,6 +352,12 @@ extern "C" void lmnb_quantized_linear(const bf16* x, const uint8_t* weight, cons
         }
         product.run_part(rows, bits, team);
     });
+}
+
+// Whether the matrix unit is used, in `used`. With `leave` it is not any more, by any kernel.
+extern "C" void lmnb_matrix_unit(int64_t* used, int64_t leave) {
+    if (leave) amx::left = true;
+    *used = amx::used();
 }
 
 }  // namespace lmnb

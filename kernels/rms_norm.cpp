@@ -33,11 +33,11 @@ static void norm_row(const bf16* x, const bf16* residual, const bf16* weight, bf
 extern "C" void lmnb_rms_norm(const bf16* x, const bf16* residual, const bf16* weight, bf16* total, bf16* out,
                               int64_t rows, int64_t heads, int64_t stride, int64_t size, int64_t num_weights,
                               double eps) {
-#pragma omp parallel for schedule(static) if (rows > kRowsForThreads)
-    for (int64_t row = 0; row < rows * heads; row++)
+    each_row(rows * heads, rows > kRowsForThreads, [&](int64_t row) {
         norm_row(x + row / heads * stride + row % heads * size, residual ? residual + row * size : nullptr,
                  weight + row % num_weights * size, residual ? total + row * size : nullptr, out + row * size, size,
                  static_cast<float>(eps));
+    });
 }
 
 }  // namespace lmnb

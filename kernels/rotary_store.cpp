@@ -33,13 +33,12 @@ extern "C" void lmnb_rotary_store(const bf16* heads, const bf16* new_values, con
                                   const int64_t* slots, bf16* queries, bf16* keys, bf16* values, int64_t tokens,
                                   int64_t heads_stride, int64_t values_stride, int64_t num_queries, int64_t num_keys,
                                   int64_t dim) {
-#pragma omp parallel for schedule(static) if (tokens > kRowsForThreads)
-    for (int64_t token = 0; token < tokens; token++) {
+    each_row(tokens, tokens > kRowsForThreads, [&](int64_t token) {
         const int64_t slot = slots[token] * num_keys * dim;
         rotate_token(heads + token * heads_stride, new_values + token * values_stride, cos + token * dim,
                      sin + token * dim, queries + token * num_queries * dim, keys + slot, values + slot, num_queries,
                      num_keys, dim);
-    }
+    });
 }
 
 }  // namespace lmnb

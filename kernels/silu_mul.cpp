@@ -16,8 +16,8 @@ static void silu_mul_row(const bf16* gate_up, bf16* out, int64_t size) {
 
 // gate_up is [rows, 2 * size], out [rows, size].
 extern "C" void lmnb_silu_mul(const bf16* gate_up, bf16* out, int64_t rows, int64_t size) {
-#pragma omp parallel for schedule(static) if (rows > kRowsForThreads)
-    for (int64_t row = 0; row < rows; row++) silu_mul_row(gate_up + row * 2 * size, out + row * size, size);
+    each_row(rows, rows > kRowsForThreads,
+             [&](int64_t row) { silu_mul_row(gate_up + row * 2 * size, out + row * size, size); });
 }
 
 }  // namespace lmnb

@@ -12,7 +12,7 @@ from lmnb.kernels.decoder_layers import DecoderLayer
 from lmnb.kernels.eight_bit import EightBitWeights
 from lmnb.kernels.huge_pages import HugePages
 from lmnb.kernels.linear import Projection, pack_weight
-from lmnb.kernels.native import why_not
+from lmnb.kernels.native import unused_unit, why_not
 from lmnb.kernels.quantized_linear import (
     QuantizedProduct,
     QuantizedWeight,
@@ -78,7 +78,7 @@ class WeightReader:
             return ""
         if self.weight_bits >= 16:
             return unpacked_note(why_not())
-        note = f"{self.weight_bits}-bit weights"
+        note = ", ".join(filter(None, (f"{self.weight_bits}-bit weights", unused_unit())))
         return f"{note}, multiplied by torch: {why_not()}" if why_not() else note
 
     def _quantized(self, modules: list[str], shape: tuple[int, int]) -> QuantizedProduct | Tensor | None:

@@ -14,7 +14,7 @@ struct Tiles {
 };
 inline thread_local Tiles tiles;
 
-inline bool allowed() { return true; }
+inline bool permitted() { return true; }
 inline void configure(const uint8_t (&rows)[8]) {
     std::memset(&tiles, 0, sizeof tiles);
     std::memcpy(tiles.rows, rows, 8);
@@ -37,7 +37,9 @@ inline void store(void* at, int64_t row_bytes) {
         std::memcpy(static_cast<uint8_t*>(at) + row * row_bytes, tiles.bytes[Tile][row], 64);
 }
 
-inline float flushed(float value) { return std::fpclassify(value) == FP_SUBNORMAL ? 0.0f : value; }
+inline float flushed(float value) {
+    return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value;
+}
 inline float number(const uint8_t* row, int index) {
     uint16_t half;
     std::memcpy(&half, row + 2 * index, 2);

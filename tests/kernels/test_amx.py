@@ -23,7 +23,9 @@ import sys, torch
 from lmnb.kernels import native
 from lmnb.kernels.quantized_linear import NativeProduct, random_quantized
 
-if native.prepare() is None: sys.exit(native.why_not())
+kernels = native.prepare()
+if kernels is None: sys.exit(native.why_not())
+assert kernels.uses_matrix_unit()
 generator = torch.Generator().manual_seed(3)
 for bits in (4, 8):
     for outs, ins in ((64, 64), (80, 288), (33, 1536)):
@@ -31,10 +33,21 @@ for bits in (4, 8):
         for spread in (0, 8, 40):  # numbers of all sizes, those below the smallest normal one too
             x = torch.randn(37, ins, generator=generator)
             x = (x * torch.exp2(spread * torch.randn(37, ins, generator=generator))).bfloat16()
-            together = multiply(x, wide=True).nan_to_num(7)
+            together = multiply(x, wide=True).view(torch.int32)
             for rows in (1, 2, 3, 15, 16, 17, 32):
-                assert torch.equal(multiply(x[:rows], wide=True).nan_to_num(7), together[:rows]), (bits, spread, rows)
+                some = multiply(x[:rows], wide=True).view(torch.int32)
+                assert torch.equal(some, together[:rows]), (bits, spread, rows)
 print("the same")
+"""
+_TRY = """
+import torch
+from lmnb.kernels import native
+from lmnb.kernels.quantized_linear import NativeProduct, pack_quantized, random_quantized
+
+kernels = native.prepare()
+used = kernels.uses_matrix_unit()
+made = [isinstance(pack_quantized(random_quantized(64, 64, bits)), NativeProduct) for bits in (4, 8)]
+print(used, made, kernels.uses_matrix_unit())
 """
 
 
@@ -44,10 +57,14 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     compiler = shutil.which("g++")
     if compiler is None or not native._cpu_flags() >= _FLAGS:
         pytest.skip("not g++ on a CPU with AVX-512 and BF16")
-    define = f'-DLMNB_AMX="{_FOLDER / "software_amx.h"}"'
-    options = "" if "amx_bf16" in native._cpu_flags() else f" {shlex.quote(define)}"
     folder = tmp_path_factory.mktemp("cache")
-    return {**os.environ, "CXX": shlex.quote(compiler) + options, "LMNB_CACHE": str(folder)}
+    unit = None if "amx_bf16" in native._cpu_flags() else _FOLDER / "software_amx.h"
+    return compiled_with(shlex.quote(compiler), unit, folder)
+
+
+def compiled_with(compiler: str, unit: Path | None, folder: Path) -> dict[str, str]:
+    define = "" if unit is None else " " + shlex.quote(f'-DLMNB_AMX="{unit}"')
+    return {**os.environ, "CXX": compiler + define, "LMNB_CACHE": str(folder)}
 
 
 def run(environment: dict[str, str], *arguments: str) -> str:
@@ -59,6 +76,23 @@ def run(environment: dict[str, str], *arguments: str) -> str:
 def test_few_rows_have_the_bits_of_many(environment: dict[str, str]) -> None:
     """Lanes, which take one row or two, sum in the unit's order."""
     assert run(environment, "-c", _COMPARE).strip() == "the same"
+
+
+def test_a_unit_that_is_right_is_used(environment: dict[str, str]) -> None:
+    assert run(environment, "-c", _TRY).strip() == "True [True, True] True"
+
+
+def test_a_unit_that_sums_in_another_order_is_left(environment: dict[str, str], tmp_path: Path) -> None:
+    """Lanes go on alone; they would not give a row the bits that it has among many."""
+    code = (_FOLDER / "software_amx.h").read_text("utf-8")
+    one_sum = code.replace("number(b, 2 * n + 1), odd)", "number(b, 2 * n + 1), even)").replace(
+        "odd = flushed", "even = flushed"
+    )
+    assert one_sum.count("even = flushed") == 2
+    other = tmp_path / "one_sum.h"
+    other.write_text(one_sum, "utf-8")
+    compiler = shlex.split(environment["CXX"])[0]
+    assert run(compiled_with(shlex.quote(compiler), other, tmp_path), "-c", _TRY).strip() == "True [True, True] False"
 
 
 @pytest.mark.parametrize("tests", ["test_quantized_linear.py", "test_paged_attention.py"])

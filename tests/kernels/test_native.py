@@ -78,6 +78,22 @@ def test_every_kind_of_lanes(lanes: str, tmp_path: Path) -> None:
     assert not runs or done.stdout.strip() == "[True, True]"
 
 
+def test_a_unit_that_is_there_and_not_used_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kernels:
+        used = False
+
+        def uses_matrix_unit(self) -> bool:
+            return self.used
+
+    assert native.unused_unit() == ""  # nobody has asked for kernels yet
+    monkeypatch.setattr(native, "_outcome", native._Outcome(Kernels(), ""))  # type: ignore[arg-type]
+    assert native.unused_unit() == ""  # the CPU has none
+    monkeypatch.setattr(native, "_cpu_flags", lambda: frozenset({"avx2", "amx_tile", "amx_bf16"}))
+    assert native.unused_unit().startswith("without AMX")
+    Kernels.used = True
+    assert native.unused_unit() == ""
+
+
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert native.prepare() is None

@@ -89,6 +89,35 @@ def test_a_row_is_the_same_in_any_company(product: tuple[Callable[..., Quantized
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_what_a_thread_does_with_tiny_numbers_changes_nothing(bits: int) -> None:
+    """torch sets it for the calling thread alone: a row's bits would tell who computed it."""
+    if native.prepare() is None:
+        pytest.skip(native.why_not())
+    weight, x = random_quantized(80, 288, bits), random_rows(40, 288) * 2.0**-125
+    multiply = NativeProduct(weight)
+    want = multiply(x, wide=True)
+    assert torch.set_flush_denormal(True)
+    try:
+        got = multiply(x, wide=True)
+        alone = torch.cat([multiply(row[None], wide=True) for row in x])
+        tiny = torch.full((1000,), 1e-40) * 0.5
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(got.view(torch.int32), want.view(torch.int32))
+    assert torch.equal(alone.view(torch.int32), want.view(torch.int32))
+    assert not tiny.any()  # the caller's own is as it was
+
+
+def test_rows_of_another_size_or_type_are_no_inputs() -> None:
+    if native.prepare() is None:
+        pytest.skip(native.why_not())
+    multiply = NativeProduct(random_quantized(32, 64, 4))
+    for x in (random_rows(2, 32), random_rows(2, 64).float(), random_rows(2, 64)[None], random_rows(1, 64)[0]):
+        with pytest.raises(AssertionError):
+            multiply(x)
+
+
 def test_strided_rows(product: tuple[Callable[..., QuantizedProduct], int]) -> None:
     kind, bits = product
     weight, x = random_quantized(32, 64, bits), random_rows(6, 128)[::2, :64]
