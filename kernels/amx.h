@@ -67,15 +67,17 @@ inline void multiply() {
 
 namespace lmnb::amx {
 
-inline std::atomic<bool> left{false};  // whether the unit is not used for what it would give
+enum State : int64_t { kNotCompiled, kNotPermitted, kLeft, kUsed };
 
-// Whether the unit is used.
-inline bool used() {
+inline std::atomic<bool> left{false};  // for what it has given
+
+inline State state() {
 #ifdef LMNB_HAS_AMX
-    return !left.load(std::memory_order_relaxed) && permitted();
+    return left.load(std::memory_order_relaxed) ? kLeft : permitted() ? kUsed : kNotPermitted;
 #else
-    return false;
+    return kNotCompiled;
 #endif
 }
+inline bool used() { return state() == kUsed; }
 
 }  // namespace lmnb::amx

@@ -59,12 +59,15 @@ struct Team {
     int64_t last(int64_t count) const { return count * (index + 1) / size; }
 };
 
-// While it lives its thread computes as usual: to the nearest, and with numbers below the smallest normal one. A program
-// may have set it otherwise for one of its threads, and a result must not depend on who computes it.
-class UsualFloats {
+// How its thread computes while it lives. A program may have set that otherwise for one of its threads, and a result must
+// not depend on who computes it.
+class FloatMode {
    public:
-    UsualFloats() { _mm_setcsr(0x1F80); }
-    ~UsualFloats() { _mm_setcsr(before_); }
+    static constexpr unsigned kUsual = 0x1F80;  // to the nearest; numbers below the smallest normal one are numbers
+    static constexpr unsigned kNoTiny = kUsual | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON;  // those are zero
+
+    explicit FloatMode(unsigned mode = kUsual) { _mm_setcsr(mode); }
+    ~FloatMode() { _mm_setcsr(before_); }
 
    private:
     const unsigned before_ = _mm_getcsr();
@@ -76,7 +79,7 @@ void in_team(const Work& work) {
     Barrier barrier;
 #pragma omp parallel
     {
-        const UsualFloats usual;
+        const FloatMode usual;
         work(Team{&barrier, omp_get_thread_num(), omp_get_num_threads()});
     }
 }
@@ -86,7 +89,7 @@ template <class Work>
 void each_row(int64_t count, bool by_all, const Work& work) {
 #pragma omp parallel if (by_all)
     {
-        const UsualFloats usual;
+        const FloatMode usual;
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < count; row++) work(row);
     }

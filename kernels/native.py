@@ -49,6 +49,12 @@ _SOURCES = (
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-w")
 _CPU_FLAGS = {"avx2", "fma", "f16c"}  # what `lanes.h` needs at the least; every CPU with AVX-512 has them too
 _UNIT_FLAGS = {"amx_tile", "amx_bf16"}
+_WHY_NO_UNIT = (  # by `State` of `amx.h`
+    "which the compiler does not know (g++ does from 11 on)",
+    "which this system does not allow",
+    "which does not multiply here as it should",
+    "",
+)
 _BUILD_SECONDS = 120.0
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS: dict[str, list[Any]] = {
@@ -79,18 +85,18 @@ class NativeKernels:
         """Call a function for a step of `rows` tokens."""
         (self._short if rows <= _ROWS_TO_LET_OTHERS_RUN else self._long)[name](*arguments)
 
-    def uses_matrix_unit(self) -> bool:
-        """Whether products and attention are those of a matrix unit (Intel's AMX)."""
+    def why_no_matrix_unit(self) -> str:
+        """Why products and attention are not those of a matrix unit (Intel's AMX); "" if they are."""
         return self._matrix_unit(leave=False)
 
     def leave_matrix_unit(self) -> None:
         """Go on with lanes alone. Whoever calls it knows that nothing is being computed."""
         self._matrix_unit(leave=True)
 
-    def _matrix_unit(self, *, leave: bool) -> bool:
-        used = ctypes.c_int64()
-        self._short["matrix_unit"](ctypes.addressof(used), leave)
-        return bool(used.value)
+    def _matrix_unit(self, *, leave: bool) -> str:
+        state = ctypes.c_int64()
+        self._short["matrix_unit"](ctypes.addressof(state), leave)
+        return _WHY_NO_UNIT[state.value]
 
     def call_freely(self, name: str, *arguments: int | float | None) -> None:
         """Call a function that is long whatever it is called for: the interpreter is free meanwhile."""
@@ -122,11 +128,11 @@ def why_not() -> str:
 
 
 def unused_unit() -> str:
-    """Why kernels do not use the matrix unit that this CPU has; "" if they do, if it has none, or without kernels."""
+    """That kernels do not use the matrix unit which this CPU has, and why; "" if they do, if it has none, or without
+    kernels."""
     kernels = prepared_kernels()
-    if kernels is None or not _cpu_flags() >= _UNIT_FLAGS or kernels.uses_matrix_unit():
-        return ""
-    return "without AMX, which this system does not allow, or g++ does not know (from 11 on it does)"
+    why = "" if kernels is None or not _cpu_flags() >= _UNIT_FLAGS else kernels.why_no_matrix_unit()
+    return f"without AMX, {why}" if why else ""
 
 
 def prepared_kernels() -> NativeKernels | None:

@@ -12,12 +12,13 @@
 namespace lmnb {
 
 constexpr int64_t kTile = 64, kStretch = 256;
+// Rows at once by lanes, and by the matrix unit; and keys at once, of which those that are not there are zero.
+constexpr int kAtOnce = 4;
 #ifdef LMNB_HAS_AMX
-constexpr int kFilled = 32, kUnitRows = 16;  // keys and rows of the matrix unit
+constexpr int kUnitRows = 16, kFilled = 32;
 #else
-constexpr int kFilled = 16, kUnitRows = 0;  // what is not there of so many keys is zero
+constexpr int kUnitRows = 0, kFilled = 16;
 #endif
-constexpr int kAtOnce = 4;  // rows, by lanes
 
 // One tile of a KV head's keys and values, laid out for products of pairs.
 template <int D>
@@ -269,7 +270,7 @@ struct Row {
     }
 };
 
-// Rows that are to take what they see of a tile: several at once, of those that lanes take all with the same keys.
+// Rows that are to take what they see of a tile, several at once; by lanes only those that see the same keys.
 template <int D>
 class Waiting {
    public:

@@ -18,9 +18,14 @@
 namespace lmnb {
 
 constexpr int64_t kGroup = 32, kBlock = 16, kColumn = 4;
-constexpr int64_t kRecord4 = 320, kRecord8 = 544;
+// Bytes of a record, and where its scales are.
+template <int Bits>
+constexpr int64_t kRecord = Bits == 4 ? 320 : 544;
+template <int Bits>
+constexpr int64_t kScales = Bits == 4 ? 256 : 512;
 // How far ahead of a record those to come are fetched into the second level's cache, in bytes.
-constexpr int64_t kAhead4 = 8192, kAhead8 = 16384;
+template <int Bits>
+constexpr int64_t kAhead = Bits == 4 ? 8192 : 16384;
 
 // How lanes multiply two inputs with the two integers of 16 outputs, and sum: as is quickest.
 struct Quickest {
@@ -59,7 +64,7 @@ struct UnitOrder {
 template <class Way, int Bits, int R, int C>
 inline void tile(const typename Way::In* x, int64_t groups, const float* sums, const uint8_t* weight, int64_t stride,
                  int64_t fetched, Floats (&total)[R][C]) {
-    constexpr int64_t record = Bits == 4 ? kRecord4 : kRecord8, ahead = Bits == 4 ? kAhead4 : kAhead8;
+    constexpr int64_t record = kRecord<Bits>, ahead = kAhead<Bits>;
     const int64_t in = groups * kGroup;
     for (int r = 0; r < R; r++)
         for (int c = 0; c < C; c++) total[r][c] = zeros();
@@ -89,7 +94,7 @@ inline void tile(const typename Way::In* x, int64_t groups, const float* sums, c
             }
         }
         for (int c = 0; c < C; c++) {
-            const uint8_t* scales = at + c * record + (Bits == 4 ? 256 : 512);
+            const uint8_t* scales = at + c * record + kScales<Bits>;
             const Floats d = load_half(scales);
             for (int r = 0; r < R; r++) total[r][c] = fma(Way::whole(acc[r][c]), d, total[r][c]);
             if constexpr (Bits == 4) {
@@ -121,14 +126,23 @@ struct Product {
 
     int64_t blocks() const { return (outs + kBlock - 1) / kBlock; }
 
+    // From a block's record of one group to that of the next, and where its first one is.
+    template <int Bits>
+    int64_t stride_of(int64_t block) const {
+        return std::min(kColumn, blocks() - block / kColumn * kColumn) * kRecord<Bits>;
+    }
+    template <int Bits>
+    const uint8_t* records_of(int64_t block) const {
+        return weight + (block / kColumn * kColumn * groups + block % kColumn) * kRecord<Bits>;
+    }
+
     // C blocks of one column, R rows of `inputs`. With `fetch`, what comes behind the column is fetched meanwhile.
     template <class Way, int Bits, int R, int C>
     void run(const typename Way::In* inputs, int64_t row, int64_t block, bool fetch) const {
-        constexpr int64_t record = Bits == 4 ? kRecord4 : kRecord8;
-        const int64_t first = block / kColumn * kColumn, stride = std::min(kColumn, blocks() - first) * record;
+        const int64_t stride = stride_of<Bits>(block);
         Floats total[R][C];
-        tile<Way, Bits, R, C>(inputs + row * groups * kGroup, groups, sums + row * groups,
-                              weight + first * groups * record + (block - first) * record, stride, fetch ? stride : 0, total);
+        tile<Way, Bits, R, C>(inputs + row * groups * kGroup, groups, sums + row * groups, records_of<Bits>(block), stride,
+                              fetch ? stride : 0, total);
         for (int r = 0; r < R; r++)
             for (int c = 0; c < C; c++) put(total[r][c], row + r, (block + c) * kBlock);
     }
@@ -198,10 +212,9 @@ struct Product {
     // The integers of a part as bfloat16, a tile for each group. The same part of the next column is fetched meanwhile.
     template <int Bits>
     void unpack(const Part& part, bf16* to) const {
-        constexpr int64_t record = Bits == 4 ? kRecord4 : kRecord8;
         for (int64_t g = part.from; g < part.to; g++) {
             const uint8_t* const at = part.weight + g * part.stride;
-            for (int64_t line = 0; line < record; line += 64)
+            for (int64_t line = 0; line < kRecord<Bits>; line += 64)
                 _mm_prefetch(reinterpret_cast<const char*>(at + groups * part.stride + line), _MM_HINT_T1);
 #pragma GCC unroll 4
             for (int chunk = 0; chunk < 4; chunk++)
@@ -226,7 +239,7 @@ struct Product {
         const int64_t in = groups * kGroup, count = part.to - part.from, lag = std::min(kLag, count);
         const bf16* const inputs = x + row * in + part.from * kGroup;
         of_inputs += part.from * kBlock;
-        const uint8_t* scales = part.weight + part.from * part.stride + (Bits == 4 ? 256 : 512);
+        const uint8_t* scales = part.weight + part.from * part.stride + kScales<Bits>;
         const auto multiply = [&](int64_t g) {
             amx::load<Inputs>(inputs + g * kGroup, in * sizeof(bf16));
             amx::load<kIntegers>(integers + g * kGroup * kBlock, 64);
@@ -274,7 +287,6 @@ struct Product {
     // One thread's part of the blocks, all rows, by the matrix unit.
     template <int Bits>
     void run_part_amx(int64_t rows, const Team& team) const {
-        constexpr int64_t record = Bits == 4 ? kRecord4 : kRecord8;
         const int64_t rest = rows % kAmxRows, tiles = (rows + kAmxRows - 1) / kAmxRows;
         static thread_local std::vector<float> room;
         const int64_t integer_size = kAmxGroups * kGroup * kBlock / 2, total_size = tiles * kAmxRows * kBlock;
@@ -289,10 +301,9 @@ struct Product {
         const uint8_t last = static_cast<uint8_t>(rest);
         amx::configure({16, last, 16, last, 16, 0, 0, 0});
         for (int64_t block = team.first(blocks()); block < team.last(blocks()); block++) {
-            const int64_t first = block / kColumn * kColumn, stride = std::min(kColumn, blocks() - first) * record;
-            const uint8_t* const at = weight + first * groups * record + (block - first) * record;
             for (int64_t from = 0; from < groups; from += kAmxGroups) {
-                const Part part{block, from, std::min(from + kAmxGroups, groups), at, stride};
+                const Part part{block, from, std::min(from + kAmxGroups, groups), records_of<Bits>(block),
+                                stride_of<Bits>(block)};
                 unpack<Bits>(part, integers);
                 int64_t row = 0;
                 for (; row + kAmxRows <= rows; row += kAmxRows)
@@ -306,14 +317,11 @@ struct Product {
 
     template <int Bits>
     void run_part_unit(int64_t rows, const Team& team) const {
-        // The unit takes numbers below the smallest normal one for zero: so lanes do.
-        const unsigned usual = _mm_getcsr();
-        _mm_setcsr(usual | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON);
+        const FloatMode like_the_unit{FloatMode::kNoTiny};  // lanes too: a row must not tell which of them made it
         if (rows <= kLaneRows)
             run_part_lanes<UnitOrder, Bits>(rows, team);
         else
             run_part_amx<Bits>(rows, team);
-        _mm_setcsr(usual);
     }
 #endif
 
@@ -335,7 +343,7 @@ static void sum_groups(const bf16* x, int64_t count, float* sums) {
 
 extern "C" void lmnb_quantized_linear(const bf16* x, const uint8_t* weight, const bf16* bias, void* out, int64_t rows,
                                       int64_t in, int64_t outs, int64_t bits, int64_t out_wide) {
-    const UsualFloats usual;
+    const FloatMode usual;
     const int64_t groups = in / kGroup;
     static thread_local std::vector<float> scratch;
     scratch.resize(rows * groups);
@@ -354,10 +362,10 @@ extern "C" void lmnb_quantized_linear(const bf16* x, const uint8_t* weight, cons
     });
 }
 
-// Whether the matrix unit is used, in `used`. With `leave` it is not any more, by any kernel.
-extern "C" void lmnb_matrix_unit(int64_t* used, int64_t leave) {
+// What has become of the matrix unit, in `state`. With `leave` no kernel uses it any more.
+extern "C" void lmnb_matrix_unit(int64_t* state, int64_t leave) {
     if (leave) amx::left = true;
-    *used = amx::used();
+    *state = amx::state();
 }
 
 }  // namespace lmnb

@@ -145,7 +145,7 @@ def _agrees(product: type[NativeProduct] | type[TorchProduct], bits: int) -> boo
     if _is_right(product, bits):
         return True
     native = native_kernels(torch.empty(0, dtype=torch.bfloat16))
-    if product is not NativeProduct or native is None or not native.uses_matrix_unit():
+    if product is not NativeProduct or native is None or native.why_no_matrix_unit():
         return False
     native.leave_matrix_unit()
     return _is_right(product, bits)

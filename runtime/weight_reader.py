@@ -72,13 +72,14 @@ class WeightReader:
 
     def note(self) -> str:
         """See `Model.weight_note`."""
+        without = unused_unit() if self._device.type == "cpu" else ""
         if self._eight_bit is not None:
-            return self._eight_bit.note
+            return ", ".join(filter(None, (self._eight_bit.note, without)))
         if not self._integers:
             return ""
         if self.weight_bits >= 16:
             return unpacked_note(why_not())
-        note = ", ".join(filter(None, (f"{self.weight_bits}-bit weights", unused_unit())))
+        note = ", ".join(filter(None, (f"{self.weight_bits}-bit weights", without)))
         return f"{note}, multiplied by torch: {why_not()}" if why_not() else note
 
     def _quantized(self, modules: list[str], shape: tuple[int, int]) -> QuantizedProduct | Tensor | None:

@@ -80,17 +80,17 @@ def test_every_kind_of_lanes(lanes: str, tmp_path: Path) -> None:
 
 def test_a_unit_that_is_there_and_not_used_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     class Kernels:
-        used = False
+        why = "which this system does not allow"
 
-        def uses_matrix_unit(self) -> bool:
-            return self.used
+        def why_no_matrix_unit(self) -> str:
+            return self.why
 
     assert native.unused_unit() == ""  # nobody has asked for kernels yet
     monkeypatch.setattr(native, "_outcome", native._Outcome(Kernels(), ""))  # type: ignore[arg-type]
     assert native.unused_unit() == ""  # the CPU has none
     monkeypatch.setattr(native, "_cpu_flags", lambda: frozenset({"avx2", "amx_tile", "amx_bf16"}))
-    assert native.unused_unit().startswith("without AMX")
-    Kernels.used = True
+    assert native.unused_unit() == "without AMX, which this system does not allow"
+    Kernels.why = ""
     assert native.unused_unit() == ""
 
 
