@@ -9,6 +9,7 @@ import numpy as np
 from lmnb.errors import GrammarError
 from lmnb.runtime.constraint_size import too_large
 from lmnb.runtime.grammar_protocol import GrammarMatcher
+from lmnb.runtime.recovery import accepts, fills
 from lmnb.runtime.request import TokenEvent
 from lmnb.runtime.sequence import Sequence
 from lmnb.runtime.tokenizer import Tokenizer
@@ -25,7 +26,7 @@ def take_begun(sequence: Sequence, tokenizer: Tokenizer) -> Iterator[TokenEvent]
         if output.finished:
             return
         is_end = token_id in output.end_ids
-        if matcher is not None and not is_end and not matcher.accept(token_id):
+        if matcher is not None and not is_end and not accepts(matcher, token_id):
             if matcher.is_beyond_limits():
                 assert sequence.request.sampling.constraint is not None
                 raise too_large(sequence.request.sampling.constraint)
@@ -44,10 +45,10 @@ def ruled_out(
     matcher: GrammarMatcher, begun_ids: Collection[int], ids: Collection[int], vocab_size: int
 ) -> frozenset[int]:
     """Those of `ids` that cannot stand behind `begun_ids`, by a fresh matcher; all, if the begun tokens cannot."""
-    if not all(matcher.accept(token_id) for token_id in begun_ids):
+    if not all(accepts(matcher, token_id) for token_id in begun_ids):
         return frozenset(ids)
     bitmask = np.zeros(-(-vocab_size // 32), dtype=np.int32)
-    if not matcher.fill(bitmask):
+    if not fills(matcher, bitmask):
         return frozenset(ids)
     words = bitmask.view(np.uint32)
     return frozenset(token_id for token_id in ids if not words[token_id // 32] >> (token_id % 32) & 1)

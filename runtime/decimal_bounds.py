@@ -3,7 +3,7 @@
 Its grammar of a number below 2.75 wants a digit behind 2.7, so the beginnings of a bound are alternatives of their own;
 and it forgets that a whole bound is exclusive where the other bound lies before the next whole number (0 < x <= 0.5),
 so that bound is moved by less than anybody writes. Multiples of 0.25 it writes with two decimal places or none, so that
-those with one are alternatives of their own.
+those with one are alternatives of their own. Few multiples within bounds are listed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_MOST_LISTED = 2000
 _MOST_DIGITS = 15  # of a number that a double tells from its neighbours
 
 
@@ -45,6 +46,21 @@ def written_multiples(multiple: float) -> list[float]:
         return [multiple]
     steps = {math.lcm(whole, 10 ** (places - kept)) for kept in range(places + 1)}
     return [float(Decimal(step).scaleb(-places)) for step in sorted(steps)]
+
+
+def few_multiples(node: dict[str, Any]) -> list[int]:
+    """All values of a node that says only that they are integers, multiples of a number and within two bounds, if they
+    are few: what both allow together takes the engine to its limits. Empty for any other node."""
+    if node.get("type") != "integer" or "multipleOf" not in node or not node.keys() <= {"type", "multipleOf", *BOUNDS}:
+        return []
+    bounds = {key: Decimal(repr(node[key])) for key in BOUNDS if key in node}
+    step = Decimal(repr(node["multipleOf"])).as_integer_ratio()[0]  # of the integers among its multiples
+    low = max((bounds[key] for key in ("minimum", "exclusiveMinimum") if key in bounds), default=None)
+    high = min((bounds[key] for key in ("maximum", "exclusiveMaximum") if key in bounds), default=None)
+    if low is None or high is None or high - low > step * _MOST_LISTED:
+        return []
+    values = range(math.ceil(low / step) * step, math.floor(high) + 1, step)
+    return [value for value in values if _within(Decimal(value), bounds)]
 
 
 def _beginnings(bounds: dict[str, Decimal]) -> list[Decimal]:

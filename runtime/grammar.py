@@ -68,16 +68,23 @@ class Grammars:
     def known(self, constraint: Constraint) -> GrammarMatcher | None:
         """See `GrammarCompiler.known`."""
         with self._cache_lock:
-            future = self._cache.get(constraint)
+            future = self._kept(constraint)
             if future is None or not future.done() or future.exception() is not None:
                 return None
             self._cache.move_to_end(constraint)
         return future.result().fork()
 
+    def _kept(self, constraint: Constraint) -> Future[GrammarMatcher] | None:
+        """What is in the cache for it, unless the texts that were followed by it so far have worn it out."""
+        future = self._cache.get(constraint)
+        if future is None or not future.done() or future.exception() is not None:
+            return future
+        return None if future.result().is_beyond_limits() else future
+
     def _compile_once(self, constraint: Constraint) -> GrammarMatcher:
         """_AbandonedError if another thread had begun to compile it, and was interrupted."""
         with self._cache_lock:
-            future = self._cache.get(constraint)
+            future = self._kept(constraint)
             is_ours = future is None
             if future is None:
                 future = self._cache[constraint] = Future()

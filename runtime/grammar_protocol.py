@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Protocol
 
 import numpy as np
@@ -23,16 +23,23 @@ class GrammarMatcher(Protocol):
 
     def is_beyond_limits(self) -> bool:
         """Whether the last mask is empty, or the last token was not taken, because the library gave up, not because
-        nothing, or not this, may come next."""
+        nothing, or not this, may come next. Also of a matcher that was not asked for anything: whether it could not
+        follow any text, for what its forks have met."""
+        ...
+
+    def recover(self) -> bool:
+        """Beyond the limits, begin anew with nothing that others have a share in, and follow the same tokens; False if
+        that is beyond the limits too. Takes as long as compiling."""
         ...
 
     def accept(self, token_id: int) -> bool:
         """Advance by one token; False, and nothing changes, if the grammar does not allow it."""
         ...
 
-    def accept_all(self, token_ids: Sequence[int]) -> bool:
+    def follow(self, token_ids: Collection[int]) -> bool:
         """Advance by several tokens, none of which is an end token; False if one of them is not allowed: it has
-        advanced by some of those before it then."""
+        advanced by some of those before it then. Where the library gives up, it takes them as they are: nothing is
+        done, forced or allowed from there on until it has recovered."""
         ...
 
     def rollback(self, num_tokens: int) -> None:

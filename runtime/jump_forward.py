@@ -132,7 +132,7 @@ class JumpForward:
         assert matcher is not None
         assert constraint is not None
         matcher.rollback(replaced)
-        if not matcher.accept_all(new):
+        if not matcher.follow(new):
             raise too_large(constraint)
 
     def _apply(self, sequence: EngineSequence, scheduler: Scheduler, replaced: int, new: Sequence[int]) -> TokenEvent:
@@ -210,7 +210,7 @@ class JumpForward:
         began = time.thread_time()
         ahead = matcher.fork()
         ahead.rollback(whole.num_replaced)
-        found = self._tables.next_bytes.behind(ahead) if ahead.accept_all(whole.token_ids) else None
+        found = self._tables.next_bytes.behind(ahead) if ahead.follow(whole.token_ids) else None
         sequence.grammar_seconds += time.thread_time() - began
         if found is None:
             return None

@@ -23,6 +23,7 @@ from lmnb.runtime.jump_forward import JumpForward
 from lmnb.runtime.messages import Compiled, Submit
 from lmnb.runtime.output_stream import OutputStream
 from lmnb.runtime.pending_tokens import SampledTokens
+from lmnb.runtime.recovery import accepts
 from lmnb.runtime.request import (
     Completion,
     Constraint,
@@ -245,7 +246,7 @@ class LiveRequests:
         matcher = sequence.matcher
         if matcher is not None and token_id not in sequence.output.end_ids:
             began = time.thread_time()
-            if not matcher.accept(token_id):
+            if not matcher.follow((token_id,)):
                 assert sequence.request.sampling.constraint is not None
                 self.fail(sequence, too_large(sequence.request.sampling.constraint))
                 return
@@ -306,7 +307,7 @@ class LiveRequests:
         if matcher is None or output.finish_reason != "stop" or output.matched is None or output.matched in eos_ids:
             return False
         ids = self._jumps.tokens_of(output.text, output.token_ids[: output.num_kept_tokens])
-        return not (ids is not None and eos_ids and matcher.accept_all(ids) and matcher.accept(min(eos_ids)))
+        return not (ids is not None and eos_ids and matcher.follow(ids) and accepts(matcher, min(eos_ids)))
 
 
 def _as_ours(cause: Exception) -> Exception:

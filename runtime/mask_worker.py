@@ -22,6 +22,7 @@ import numpy as np
 from lmnb.errors import GrammarError
 from lmnb.runtime.constraint_size import too_large
 from lmnb.runtime.mask_state import MaskState
+from lmnb.runtime.recovery import fills
 from lmnb.runtime.sequence import Sequence
 
 # How long a step whose forward pass is over waits for its masks. Ordinary ones take some hundredths of a millisecond.
@@ -209,7 +210,7 @@ def _make(sequence: Sequence) -> float:
     began = time.thread_time()
     try:
         # An empty mask is the sampler's error for this row, unless it says nothing of what may come next.
-        if not sequence.matcher.fill(draw.bitmask) and sequence.matcher.is_beyond_limits():
+        if not fills(sequence.matcher, draw.bitmask) and sequence.matcher.is_beyond_limits():
             assert sequence.request.sampling.constraint is not None
             draw.mask_error = too_large(sequence.request.sampling.constraint)
     except BaseException as error:  # a library's panic is no Exception

@@ -15,7 +15,7 @@ from typing import Any
 
 from lmnb.errors import GrammarError
 from lmnb.runtime.argument_checks import shown_path
-from lmnb.runtime.decimal_bounds import BOUNDS, enforceable_bounds, written_multiples
+from lmnb.runtime.decimal_bounds import BOUNDS, enforceable_bounds, few_multiples, written_multiples
 from lmnb.runtime.json_patterns import FORMATS
 from lmnb.runtime.schema_endless import endless, ends_if
 from lmnb.runtime.schema_evaluated import Evaluated
@@ -83,6 +83,8 @@ class SchemaLowering:
             if node["$ref"] in self._never:
                 return False
             node["$ref"] = self._definition(node["$ref"])
+        if not self._combined and (values := few_multiples(node)):
+            return {"enum": values}
         multiples = written_multiples(node.get("multipleOf", 1))
         if len(multiples) > 1:
             del node["multipleOf"]

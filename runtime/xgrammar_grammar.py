@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,10 @@ class XGrammarMatcher:
         """See `GrammarMatcher.is_beyond_limits`. It has no limits of that kind."""
         return False
 
+    def recover(self) -> bool:
+        """See `GrammarMatcher.recover`. Nothing that ever has to."""
+        return True
+
     def accept(self, token_id: int) -> bool:
         """See `GrammarMatcher.accept`. A token that is not allowed changes nothing."""
         if self._ended or not 0 <= token_id < self._vocabulary.size:
@@ -57,8 +61,8 @@ class XGrammarMatcher:
         self._accepted.append(token_id)
         return True
 
-    def accept_all(self, token_ids: Sequence[int]) -> bool:
-        """See `GrammarMatcher.accept_all`."""
+    def follow(self, token_ids: Collection[int]) -> bool:
+        """See `GrammarMatcher.follow`."""
         return all(map(self.accept, token_ids))
 
     def rollback(self, num_tokens: int) -> None:

@@ -19,6 +19,7 @@ from lmnb.runtime.constraint_size import too_large, too_slow
 from lmnb.runtime.gbnf import is_gbnf
 from lmnb.runtime.lark_notes import lark_notes
 from lmnb.runtime.lark_text import uncounted
+from lmnb.runtime.recovery import accepts
 from lmnb.runtime.request import Constraint
 
 if TYPE_CHECKING:
@@ -143,13 +144,12 @@ def _report(constraint: Constraint, texts: list[str], unenforced: tuple[str, ...
     grammars, end = _bytes_grammars()
     matcher = grammars.compile(constraint)
     uncounted = _uncounted(constraint)
-    walked = matcher if uncounted is constraint else grammars.compile(uncounted)
     until = time.thread_time() + _SAMPLES_SECONDS
-    reports = [_tried(walked.fork(), constraint, text, end, until) for text in texts]
+    reports = [_tried(grammars.compile(uncounted), constraint, text, end, until) for text in texts]
     forced = matcher.forced().decode("utf-8", "ignore")
     places = grammars.open_places(constraint) if constraint.kind == "json_schema" else ()
     notes = (*_notes(places, unenforced), *(lark_notes(constraint.source) if _is_lark(constraint) else ()))
-    if walked is not matcher:
+    if uncounted is not constraint:
         notes = (*notes, _UNCOUNTED)
     return ConstraintReport(constraint, matcher.engine, None, forced, tuple(reports), notes)
 
@@ -164,7 +164,7 @@ def _tried(matcher: GrammarMatcher, constraint: Constraint, text: str, end: int,
     if at is not None:
         position = len(data[:at].decode("utf-8", "ignore"))
         return SampleReport(text, accepted=False, position=position, error=error)
-    if half is None and matcher.accept(end):
+    if half is None and accepts(matcher, end):
         return SampleReport(text, accepted=True)
     try:
         matcher.forced()  # as is done where text is generated
@@ -181,7 +181,7 @@ def _walked(
     for at, byte in enumerate(data):
         if now > until:
             return at, _NO_TIME_LEFT
-        if not matcher.accept(byte):
+        if not accepts(matcher, byte):
             return at, str(too_large(constraint)) if matcher.is_beyond_limits() else None
         now = time.thread_time()
         slow = too_slow(now - began, at + 1)

@@ -395,7 +395,7 @@ def test_planning_makes_the_mask_of_the_next_choice(
         if sequence.mask_behind is not None and not sequence.output.finished:
             assert sequence.matcher is not None
             matcher, mask = sequence.matcher.fork(), np.zeros_like(sequence.mask_behind)
-            assert matcher.accept_all(sequence.planned)
+            assert matcher.follow(sequence.planned)
             matcher.fill(mask)
             assert (mask == sequence.mask_behind).all()
             num_checked[0] += 1
