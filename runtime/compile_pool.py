@@ -1,7 +1,7 @@
 """Threads that compile constraints, each with a time limit. A hostile constraint costs its own request only.
 
 What holds the interpreter's lock for long is done in another process (`reading_pool.py`); the libraries let go of it,
-and run with the lowest priority (`give_way`). They cannot be interrupted: a compilation that takes too long is given
+and run with a low priority (`give_way`). They cannot be interrupted: a compilation that takes too long is given
 up, and its thread ends when it does. Threads are daemons, so that none of them keeps a process from ending.
 """
 
@@ -21,6 +21,10 @@ from typing import Any, TypeVar
 from lmnb.errors import GrammarError
 
 T = TypeVar("T")
+
+# Of what compiles: a tenth of a processor that others want as well. The lowest, 19, would be a seventieth, for which
+# ordinary constraints wait ten seconds beside two busy threads.
+LOW_PRIORITY = 10
 
 
 @dataclass(slots=True, eq=False)
@@ -211,7 +215,7 @@ def give_way(work: Callable[[], T]) -> T:
 def _run_last(work: Callable[[], T], done: Future[T]) -> None:
     with suppress(OSError):
         if sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
     try:
         done.set_result(work())
     except BaseException as error:

@@ -26,7 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import IO, Any
 
 from lmnb.errors import GrammarError
-from lmnb.runtime.compile_pool import seconds_left, time_limit, untimed
+from lmnb.runtime.compile_pool import LOW_PRIORITY, seconds_left, time_limit, untimed
 from lmnb.runtime.constraint_size import is_small
 from lmnb.runtime.grammar_reading import Reading, read_constraint
 from lmnb.runtime.reading_worker import SIZE_BYTES
@@ -38,7 +38,6 @@ _MOST_ALONE_SECONDS = 1.0  # that the next process waits for one to run
 _MOST_IDLE = 2
 _IDLE_SECONDS = 60.0
 _END_SECONDS = 5.0
-_LOWEST_PRIORITY = 19
 _POLL_SECONDS = 0.1  # short waits let a KeyboardInterrupt through on every platform
 _CLOSED = "the engine was closed while the constraint was compiled"
 # It says that it runs. The path is this process's, whatever changed it; then the program's one line.
@@ -94,7 +93,7 @@ class ReadingProcess:
             raise _NoProcessError(str(error)) from None
         if hasattr(os, "setpriority"):  # others have the processor first, from its beginning on
             with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, self.pid, _LOWEST_PRIORITY)
+                os.setpriority(os.PRIO_PROCESS, self.pid, LOW_PRIORITY)
 
     def _let_run(self) -> None:
         listener = threading.Thread(target=self._listen, name="lmnb-reading", daemon=True)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from lmnb.errors import GrammarError
 from lmnb.runtime import grammar_regex
-from lmnb.runtime.compile_pool import give_way
+from lmnb.runtime.compile_pool import LOW_PRIORITY, give_way
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.grammar_regex import characters, complement, parser, to_rust_regex, union
 from lmnb.runtime.grammar_schema import plan_schema
@@ -80,7 +80,7 @@ def test_by_name_xgrammar_gets_somewhat_more() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
-def test_libraries_run_with_the_lowest_priority_and_python_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_run_with_a_low_priority_and_python_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that holds the interpreter's lock while others have the processor would stop everything."""
 
     def priority() -> int:
@@ -105,7 +105,7 @@ def test_libraries_run_with_the_lowest_priority_and_python_does_not(monkeypatch:
     monkeypatch.setattr(compiler, "_library", Recording)
     monkeypatch.setattr("lmnb.runtime.grammar_reading.to_rust_regex", read)
     grammars.compile(Constraint("regex", "ab+"))
-    assert seen == {"library": 19, "python": priority()}
+    assert seen == {"library": LOW_PRIORITY, "python": priority()}
 
 
 def test_what_goes_wrong_in_a_library_is_told() -> None:

@@ -19,6 +19,7 @@ from patience import until
 
 from lmnb.errors import GrammarError
 from lmnb.runtime import reading_pool
+from lmnb.runtime.compile_pool import LOW_PRIORITY
 from lmnb.runtime.constraint_size import is_small
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.grammar_reading import read_constraint
@@ -242,12 +243,12 @@ def test_interrupts_of_the_terminal_are_not_the_processes(pool: ReadingPool) -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is read from /proc")
-def test_a_process_has_limited_memory_and_the_lowest_priority(pool: ReadingPool) -> None:
+def test_a_process_has_limited_memory_and_a_low_priority(pool: ReadingPool) -> None:
     pool.read(LARGE)
     (pid,) = pool.pids
     limits = Path(f"/proc/{pid}/limits").read_text("utf-8")
     assert f"Max address space {MOST_BYTES}" in " ".join(limits.split())
-    assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+    assert os.getpriority(os.PRIO_PROCESS, pid) == LOW_PRIORITY
 
 
 def test_a_process_loads_no_model_library(tmp_path: Path) -> None:
