@@ -226,6 +226,7 @@ class Completion:
     first_token_seconds: float | None = None  # from submit to the first token
     total_seconds: float = 0.0
     num_preemptions: int = 0
+    was_scheduled: bool = True  # False: the model read no prompt, as all of the output was forced, or it ended before
     num_forced_tokens: int = 0  # of `token_ids`: nothing of their text was sampled, as the grammar forced it
     num_steps: int = 0  # sampled tokens: one step each
     grammar_engine: str | None = None
@@ -249,6 +250,7 @@ class Completion:
             matched=None,
             prompt_tokens=prompt_tokens,
             cached_tokens=0,
+            was_scheduled=False,
         )
 
 

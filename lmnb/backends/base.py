@@ -102,6 +102,7 @@ class Generation:
     matched: str | int | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    read_prompt: bool = True  # False: the model was not needed, as all of the output was forced
     completion_tokens: int = 0
     first_token_seconds: float | None = None
     total_seconds: float = 0.0

@@ -323,6 +323,7 @@ def _generation(completion: Completion) -> Generation:
         matched=completion.matched,
         prompt_tokens=completion.prompt_tokens + completion.num_begun_tokens,
         cached_tokens=completion.cached_tokens,
+        read_prompt=completion.was_scheduled,
         completion_tokens=completion.completion_tokens - completion.num_begun_tokens,
         first_token_seconds=completion.first_token_seconds,
         total_seconds=completion.total_seconds,

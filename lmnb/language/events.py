@@ -123,7 +123,8 @@ class TokensGenerated:
 
 @dataclass(frozen=True, slots=True)
 class GenFinished:
-    """Ends the branch's open `GenStarted`. Prompt tokens = reused + computed. `grammar`: the library that enforced the
+    """Ends the branch's open `GenStarted`. Prompt tokens = reused + computed; both 0 where the model was not needed, as
+    all of the output was forced. `grammar`: the library that enforced the
     constraint, where one did. `cut`: a stop ended a constrained text before it was whole. `forced`: of the generated
     tokens, those that a grammar left no choice about."""
 

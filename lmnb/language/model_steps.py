@@ -291,7 +291,9 @@ def _publish_end(
     results: Sequence[Generation],
     scores: Scores | None = None,
 ) -> None:
-    asked: Sequence[Generation | Scores] = results if scores is None else [scores]
+    asked: Sequence[Generation | Scores] = (
+        [each for each in results if each.read_prompt] if scores is None else [scores]
+    )
     stream.publish(
         GenFinished(
             branch=stream.branch.id,
