@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any, cast
@@ -33,6 +34,14 @@ def shown_path(path: str) -> str:
     half = _MAX_PATH_SHOWN // 2
     path = path if len(path) <= _MAX_PATH_SHOWN else f"{path[:half]} ... {path[-half:]}"
     return _escaped(path)
+
+
+def current_folder() -> str:
+    """The folder that relative paths begin in, for an error message: it may have been deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return "a folder that was deleted"
 
 
 def shown_error(error: BaseException) -> str:

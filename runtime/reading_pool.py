@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any
 
@@ -65,7 +66,7 @@ class ReadingProcess:
 
     def __init__(self) -> None:
         """Raises _NoProcessError."""
-        path = [entry or os.getcwd() for entry in sys.path]
+        path = _whole_path()
         if not sys.executable:
             raise _NoProcessError("Python does not know its own program")
         self.ended = False
@@ -87,6 +88,9 @@ class ReadingProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
+                cwd=Path(
+                    sys.executable
+                ).anchor,  # this process's own may have been deleted, and is none of its business
                 env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
                 **_apart(),
             )
@@ -177,6 +181,14 @@ class ReadingProcess:
             self._answers.put(EOFError())
             self._runs.set()  # it never will; nobody need wait for it
             stream.close()
+
+
+def _whole_path() -> list[str]:
+    """`sys.path` for a process in another folder. A folder that has been deleted holds nothing to import."""
+    try:
+        return [os.path.abspath(entry) for entry in sys.path]
+    except FileNotFoundError:
+        return [entry for entry in sys.path if os.path.isabs(entry)]
 
 
 def _exactly(stream: IO[bytes], count: int) -> bytes:
