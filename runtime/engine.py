@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from lmnb.errors import ArgumentError, EngineClosedError, GrammarError, RequestTooLongError, UnsupportedModelError
+from lmnb.runtime import threads
 from lmnb.runtime.argument_checks import shown
 from lmnb.runtime.batch import Model
 from lmnb.runtime.begun import ruled_out
@@ -79,7 +80,7 @@ class Engine:
         self.activity = self._loop.activity
         """What the engine has to do. Whoever looks at it does not keep the engine alive."""
         self._process = os.getpid()
-        self._thread.start()
+        threads.start(self._thread)
         # An engine that nobody holds any more ends its thread, which gives its memory back.
         self._finalizer = weakref.finalize(self, self._loop.inbox.put, Close())
         _live.add(self)

@@ -14,6 +14,7 @@ import torch
 
 from lmnb.errors import ArgumentError, ModelNotFoundError, UnsupportedModelError
 from lmnb.kernels import eight_bit, native
+from lmnb.runtime import threads
 from lmnb.runtime.apart import apart
 from lmnb.runtime.argument_checks import shown, shown_error
 from lmnb.runtime.batch import KVLayout, Model
@@ -250,7 +251,7 @@ def _prepare_kernels(device: torch.device, computes_in_bfloat16: bool) -> thread
     """Compile, or find, a CPU's own kernels while the rest is loaded."""
     wanted = device.type == "cpu" and computes_in_bfloat16
     thread = threading.Thread(target=native.prepare if wanted else lambda: None, name="lmnb-kernels", daemon=True)
-    thread.start()
+    threads.start(thread)
     return thread
 
 
