@@ -22,7 +22,6 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any
 
@@ -32,6 +31,7 @@ from lmnb.runtime.constraint_size import is_small
 from lmnb.runtime.grammar_reading import Reading, read_constraint
 from lmnb.runtime.reading_worker import SIZE_BYTES
 from lmnb.runtime.request import Constraint
+from lmnb.runtime.working_folder import ALWAYS_THERE
 
 _USUAL_SECONDS = 10.0  # where no engine says how long a compilation may take
 _START_SECONDS = 60.0  # imports, from a slow disk
@@ -88,9 +88,7 @@ class ReadingProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
-                cwd=Path(
-                    sys.executable
-                ).anchor,  # this process's own may have been deleted, and is none of its business
+                cwd=ALWAYS_THERE,  # not this process's folder, which may have been deleted
                 env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
                 **_apart(),
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 from engine_support import TOKENIZER
-from gguf_support import write_gguf
+from gguf_support import TOKENS, write_gguf
 from model_support import random_model
 from safetensors import SafetensorError
 
@@ -106,3 +107,32 @@ def test_constraints_are_read_without_a_working_folder(monkeypatch: pytest.Monke
 def test_a_path_is_refused_without_a_working_folder() -> None:
     with pytest.raises(ModelNotFoundError, match=r"check the path \(here: a folder that was deleted\)"):
         resolve_source("no/such/model.gguf")
+
+
+_WITHOUT_A_FOLDER = """
+import os, sys, tempfile
+import lmnb
+folder = tempfile.mkdtemp()
+os.chdir(folder)
+os.rmdir(folder)
+@lmnb.function
+def program(s):
+    s += "x" + lmnb.gen("number", regex="[0-9]") + lmnb.gen("data", json_schema='{"enum": ["a", "b"]}', max_tokens=9)
+with lmnb.Runtime(sys.argv[1], device="cpu", kv_cache=64) as runtime:
+    state = program.run(backend=runtime)
+    print(state["number"].isdigit(), state["data"] in ('"a"', '"b"'))
+try:
+    os.getcwd()
+except FileNotFoundError:
+    print("nor is there one now")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder that is used cannot be deleted there")
+def test_a_program_runs_without_a_working_folder(tmp_path: Path) -> None:
+    """torch and what reads constraints are imported without one."""
+    source = write_gguf(tmp_path / "tiny.gguf", random_model("llama", vocab_size=len(TOKENS)))
+    program = tmp_path / "program.py"
+    program.write_text(_WITHOUT_A_FOLDER, "utf-8")
+    done = subprocess.run([sys.executable, program, source], capture_output=True, text=True, timeout=240, check=False)
+    assert done.stdout.splitlines() == ["True True", "nor is there one now"], done.stderr[-3000:]
