@@ -9,13 +9,21 @@ from lmnb.errors import ArgumentError
 
 
 def cache_dir() -> Path:
-    """Folder for converted models and compiled things: `LMNB_CACHE`, else the platform's cache folder."""
+    """Folder for converted models and compiled things: `LMNB_CACHE`, else the platform's cache folder. ArgumentError
+    where that would be below a home folder that nobody knows."""
     value = os.environ.get("LMNB_CACHE")
-    if value:
-        return Path(value).expanduser()
-    from platformdirs import user_cache_path
+    try:
+        if value:
+            return Path(value).expanduser()
+        from platformdirs import user_cache_path
 
-    return user_cache_path("lmnb", appauthor=False)
+        found = user_cache_path("lmnb", appauthor=False)
+    except RuntimeError:
+        found = Path("~")
+    if found.parts[:1] == ("~",):  # some versions of the library leave it so, which would be a folder of that name
+        where = f"LMNB_CACHE={value!r} is below" if value else "the cache folder would be below"
+        raise ArgumentError(f"{where} a home folder that cannot be determined: set LMNB_CACHE to a folder")
+    return found
 
 
 def view_mode() -> str | None:

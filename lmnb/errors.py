@@ -6,6 +6,8 @@ Asserts elsewhere guard our own invariants only; bad input raises one of these.
 
 from __future__ import annotations
 
+import pickle
+
 
 class LmnbError(Exception):
     """Base of all errors that lmnb raises on purpose."""
@@ -48,7 +50,7 @@ class RequestTooLongError(LmnbError):
 
 
 class OutOfMemoryError(LmnbError):
-    """A model, its KV pool or a step needs more memory than is left. What was taken for it has been given back."""
+    """A model, its KV pool or a step needs more memory, or threads, than is left. What it had taken is given back."""
 
 
 class CacheError(LmnbError):
@@ -69,6 +71,10 @@ class CancelledError(LmnbError):
 
 class RemoteError(LmnbError):
     """A remote backend refused a call, failed, or cannot be reached. The message is the server's own."""
+
+
+class PicklingError(LmnbError, pickle.PicklingError):
+    """Something that lives in one process was to be pickled or copied; the message says what to save instead."""
 
 
 class MissingPackageError(LmnbError, ImportError):

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
+from lmnb.runtime import threads
+
 T = TypeVar("T")
 
 _WAIT_SECONDS = 0.1  # short waits let a KeyboardInterrupt through on every platform
@@ -16,7 +18,7 @@ def apart(work: Callable[[], T], name: str, *, meanwhile: Callable[[], None] | N
     """The result of `work`, done in a thread called `name`; raises what it raises. A KeyboardInterrupt ends the wait
     and not the work. `meanwhile` is called here, some ten times a second, as long as the work goes on."""
     future: Future[T] = Future()
-    threading.Thread(target=_work_into, args=(future, work), name=name, daemon=True).start()
+    threads.start(threading.Thread(target=_work_into, args=(future, work), name=name, daemon=True))
     while not wait((future,), timeout=_WAIT_SECONDS).done:
         if meanwhile is not None:
             meanwhile()

@@ -5,9 +5,11 @@ Notebooks bring numpy's scalars and floats that are whole numbers; these are tak
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, cast
 
@@ -17,6 +19,7 @@ _MAX_SHOWN = 60
 _MAX_PATH_SHOWN = 120
 _MAX_ERROR_SHOWN = 300
 _MAX_TOKEN_ID = 2**31 - 1  # tokens are int32 everywhere
+MOST_COUNTED = 2**63 - 1
 
 
 def shown(value: object) -> str:
@@ -33,6 +36,14 @@ def shown_path(path: str) -> str:
     half = _MAX_PATH_SHOWN // 2
     path = path if len(path) <= _MAX_PATH_SHOWN else f"{path[:half]} ... {path[-half:]}"
     return _escaped(path)
+
+
+def current_folder() -> str:
+    """The folder that relative paths begin in, for an error message: it may have been deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return "a folder that was deleted"
 
 
 def shown_error(error: BaseException) -> str:
@@ -58,6 +69,16 @@ def whole_number(name: str, value: Any) -> int:
         except (TypeError, OverflowError):
             pass
     raise ArgumentError(f"{name} must be a whole number, not {shown(value)}")
+
+
+def count(name: str, value: Any) -> int:
+    """A whole number from 1 on, of a size that something can be counted up to."""
+    found = whole_number(name, value)
+    if found < 1:
+        raise ArgumentError(f"{name} must be at least 1, not {shown(found)}")
+    if found > MOST_COUNTED:
+        raise ArgumentError(f"{name} must be below 2**63, not {shown(found)}")
+    return found
 
 
 def number(name: str, value: Any) -> float:
@@ -86,11 +107,28 @@ def flag(name: str, value: Any) -> bool:
     raise ArgumentError(f"{name} must be True or False, not {shown(value)}")
 
 
-def function(name: str, value: Any) -> Any:
-    """Something that can be called."""
-    if callable(value):
-        return value
-    raise ArgumentError(f"{name} must be a function, not {shown(value)}")
+def function(name: str, value: Any, takes: Sequence[str] = ()) -> Any:
+    """Something that can be called; with so many arguments, if `takes` says what they are."""
+    if not callable(value):
+        raise ArgumentError(f"{name} must be a function, not {shown(value)}")
+    if takes and not _can_take(value, len(takes)):
+        raise ArgumentError(
+            f"{name} must be a function of {len(takes)} arguments ({', '.join(takes)}); {shown(value)} is not"
+        )
+    return value
+
+
+def _can_take(called: Callable[..., Any], num_arguments: int) -> bool:
+    """Whether a function can be called with so many arguments, as far as it says what it takes."""
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):  # some of those written in C do not
+        return True
+    try:
+        signature.bind(*range(num_arguments))
+    except TypeError:
+        return False
+    return True
 
 
 def texts(name: str, value: object) -> tuple[str, ...]:

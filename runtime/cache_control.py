@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lmnb.errors import CacheError
+from lmnb.runtime.argument_checks import shown
 from lmnb.runtime.events import CachePin, owner_label
 from lmnb.runtime.radix_cache import RadixCache
 from lmnb.runtime.radix_node import RadixNode
@@ -108,7 +109,7 @@ class CacheControl:
     def _find(self, id: int) -> RadixNode:
         node = self._cache.find(id)
         if node is None:
-            raise CacheError(f"the cache has no node {id} any more: look at the tree as it is now")
+            raise CacheError(f"the cache has no node {shown(id)} any more: look at the tree as it is now")
         return node
 
     def _as_pin(self, node: RadixNode) -> CachePin:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from lmnb.errors import ArgumentError, OutOfMemoryError, UnsupportedModelError
-from lmnb.runtime.argument_checks import flag, number, whole_number
+from lmnb.runtime.argument_checks import count, flag, number
 from lmnb.runtime.batch import KVLayout
 from lmnb.runtime.cache_size import in_8_bits, stored_layout
 
@@ -61,9 +61,7 @@ class EngineConfig:
             value = getattr(self, name)
             if value is None and name in _MAY_BE_OPEN:
                 continue
-            read = flag(name, value) if name in _FLAGS else whole_number(name, value)
-            if name in _COUNTS and read < 1:
-                raise ArgumentError(f"{name} must be at least 1, not {read}")
+            read = flag(name, value) if name in _FLAGS else count(name, value)
             object.__setattr__(self, name, read)
 
 

@@ -18,6 +18,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from lmnb.errors import ArgumentError, EngineClosedError, GrammarError, RequestTooLongError, UnsupportedModelError
+from lmnb.runtime import threads
+from lmnb.runtime.argument_checks import shown
 from lmnb.runtime.batch import Model
 from lmnb.runtime.begun import ruled_out
 from lmnb.runtime.config import EngineConfig, check_strict, resolve
@@ -64,7 +66,7 @@ class Engine:
         self.capacity = min(model.context_tokens, limits.pool_tokens)
         """Most tokens one sequence may have, prompt and generated together."""
         # What is asked of a closed engine must not need the model, which goes when the engine's thread ends.
-        self._vocab_size, self._context_tokens = model.vocab_size, model.context_tokens
+        self.vocab_size, self._context_tokens = model.vocab_size, model.context_tokens
         self._grammars = grammars
         self._ids = itertools.count(1)
         pool = f"a KV pool of {limits.pool_tokens:,} tokens"
@@ -78,7 +80,7 @@ class Engine:
         self.activity = self._loop.activity
         """What the engine has to do. Whoever looks at it does not keep the engine alive."""
         self._process = os.getpid()
-        self._thread.start()
+        threads.start(self._thread)
         # An engine that nobody holds any more ends its thread, which gives its memory back.
         self._finalizer = weakref.finalize(self, self._loop.inbox.put, Close())
         _live.add(self)
@@ -89,6 +91,8 @@ class Engine:
 
         Raises ArgumentError, GrammarError, RequestTooLongError, or EngineClosedError.
         """
+        if not isinstance(request, Request):
+            raise ArgumentError(f"the engine takes a lmnb.runtime.request.Request, not {shown(request)}")
         self._check(request)
         sampling = request.sampling
         # The last sampled token needs no slot, so a sequence may end one token past the capacity.
@@ -199,16 +203,16 @@ class Engine:
         """Those of `ids` that the constraint does not allow behind `begun_ids`. May wait for it to be compiled."""
         if self._grammars is None:
             raise GrammarError("this engine was built without grammars, so it knows nothing of constraints")
-        return ruled_out(self._grammars.compile(constraint), begun_ids, ids, self._vocab_size)
+        return ruled_out(self._grammars.compile(constraint), begun_ids, ids, self.vocab_size)
 
     def _check(self, request: Request) -> None:
         ids, sampling = request.input_ids + request.begun_ids, request.sampling
         if not request.input_ids:
             raise ArgumentError("the prompt is empty: give the model at least one token to start from")
         lowest, highest = min(ids), max(ids)
-        if lowest < 0 or highest >= self._vocab_size:
+        if lowest < 0 or highest >= self.vocab_size:
             wrong = lowest if lowest < 0 else highest
-            raise ArgumentError(f"token ids must lie in [0, {self._vocab_size}), not {wrong}")
+            raise ArgumentError(f"token ids must lie in [0, {self.vocab_size}), not {wrong}")
         if len(ids) > self.capacity:
             raise self.too_long(len(ids))
         request.layout.check(len(ids))

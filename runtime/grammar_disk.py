@@ -33,8 +33,8 @@ class GrammarDisk:
 
     def load(self, schema: str, loose: bool) -> Any | None:
         """The compiled schema, or None."""
-        path = self._path(schema, loose)
         try:
+            path = self._path(schema, loose)
             text = path.read_text("utf-8")
             compiled = self._class.deserialize_json(text, self._info)
             path.touch()
@@ -46,8 +46,8 @@ class GrammarDisk:
         """Keep what took `seconds` to compile, if that is worth it. A disk that cannot be written is no error."""
         if seconds < _WORTH_SECONDS:
             return
-        path = self._path(schema, loose)
-        with suppress(OSError, RuntimeError):
+        with suppress(OSError, RuntimeError, ValueError):
+            path = self._path(schema, loose)
             data = compiled.serialize_json()
             if len(data) > _MOST_BYTES // 4:
                 return

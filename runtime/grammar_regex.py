@@ -92,6 +92,8 @@ class RegexRewriter:
             raise GrammarError(f"regex {_shown(self._pattern)} is invalid: {_one_line(e.msg)}{where}{advice}") from None
         except (OverflowError, RecursionError) as e:
             raise GrammarError(f"regex {_shown(self._pattern)} is too large: {e}") from None
+        except ValueError:  # what Python says of thousands of digits
+            raise GrammarError(f"regex {_shown(self._pattern)} is too large: it counts too far") from None
         self._refuse_posix()
         return tree, tree.state.flags
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from tokenizers import Tokenizer as RustTokenizer
 
-from lmnb.errors import LmnbError, ModelNotFoundError, UnsupportedModelError
+from lmnb.errors import ArgumentError, LmnbError, ModelNotFoundError, UnsupportedModelError
+from lmnb.runtime.argument_checks import shown, whole_numbers
 from lmnb.runtime.model_files import how_to_mend, read_object
 
 _TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -54,16 +55,23 @@ class HFTokenizer:
         try:
             ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         except TypeError:  # what the library says of them
+            if not isinstance(text, str):
+                raise ArgumentError(f"text must be text, not {shown(text)}") from None
             ids = tokenizer.encode(text.encode("utf-8", "replace").decode("utf-8"), add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: list[int] | tuple[int, ...]) -> str:
         """Text of `ids`: their bytes, joined, as UTF-8. What is no whole character becomes U+FFFD."""
-        return b"".join([self._bytes[i] for i in ids]).decode("utf-8", errors="replace")
+        return b"".join(map(self.token_bytes, whole_numbers("ids", ids))).decode("utf-8", errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes one token stands for (an added token: its written form; an unused id: none)."""
-        return self._bytes[token_id]
+        try:
+            if token_id >= 0:
+                return self._bytes[token_id]
+        except (IndexError, TypeError):
+            pass
+        raise ArgumentError(f"token ids must lie in [0, {self.vocab_size}), not {shown(token_id)}")
 
 
 def load_tokenizer(folder: Path, eos_ids: Iterable[int], name: str) -> HFTokenizer:

@@ -19,6 +19,7 @@ Emptiness = Literal["endless", "impossible", ""]
 
 _END = Token("newline", "", 0, 0)
 _TIMES = {"?": (0, 1), "*": (0, None), "+": (1, None)}
+_MOST_DIGITS = 18  # of a count; more of them are for the library to refuse
 _LEAVES = ("text", "regex", "json")
 
 
@@ -244,7 +245,7 @@ class LarkRules:
 
     def _number(self) -> int:
         token = self._take()
-        if token.kind != "number" or not token.text.isdecimal():
+        if token.kind != "number" or not token.text.isdecimal() or len(token.text) > _MOST_DIGITS:
             raise UnreadError
         return int(token.text)
 

@@ -20,6 +20,7 @@ from lmnb.runtime.constraint_size import too_large, too_slow
 from lmnb.runtime.grammar_protocol import GrammarCompiler, GrammarMatcher
 from lmnb.runtime.handle import RequestHandle
 from lmnb.runtime.jump_forward import JumpForward
+from lmnb.runtime.memory import in_plain_words
 from lmnb.runtime.messages import Compiled, Submit
 from lmnb.runtime.output_stream import OutputStream
 from lmnb.runtime.pending_tokens import SampledTokens
@@ -312,6 +313,7 @@ class LiveRequests:
 
 def _as_ours(cause: Exception) -> Exception:
     """What a caller is told of an error: our own as it is, another as the cause of one."""
+    cause = in_plain_words(cause)  # a step's has been told in these before
     if isinstance(cause, LmnbError):
         return cause
     error = GenerationError(f"a step of the engine failed: {cause}")

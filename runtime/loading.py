@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +14,9 @@ import torch
 
 from lmnb.errors import ArgumentError, ModelNotFoundError, UnsupportedModelError
 from lmnb.kernels import eight_bit, native
+from lmnb.runtime import threads
 from lmnb.runtime.apart import apart
-from lmnb.runtime.argument_checks import shown
+from lmnb.runtime.argument_checks import shown, shown_error
 from lmnb.runtime.batch import KVLayout, Model
 from lmnb.runtime.decoder_config import DecoderConfig, NotFusedError, parse_config
 from lmnb.runtime.dummy_weights import DummyCheckpoint
@@ -67,8 +69,9 @@ def load_model(
     `load_format`: "dummy" makes weights up, for measurements: a folder then needs no more than its config.json and its
     tokenizer.
     `on_progress` is called some ten times a second, in this thread, with the bytes read so far and all there are to
-    read. Raises ModelNotFoundError, UnsupportedModelError, OutOfMemoryError and ArgumentError. An interrupt ends the
-    wait; a conversion that was begun is finished, and weights are read no further.
+    read; if it raises, that is warned of, and it is called no more. Raises ModelNotFoundError, UnsupportedModelError,
+    OutOfMemoryError and ArgumentError. An interrupt ends the wait; a conversion that was begun is finished, and weights
+    are read no further.
 
     The work is done in a thread that ends with it. OpenMP keeps a team of threads for each thread that has computed,
     and once there are more of them than processors, they sleep between two calls instead of waiting awake. With a
@@ -113,8 +116,19 @@ class LoadPlan:
         progress = self.progress
 
         def tell() -> None:
-            if on_progress is not None and progress.total:
+            nonlocal on_progress
+            if on_progress is None or not progress.total:
+                return
+            try:
                 on_progress(progress.done, progress.total)
+            except Exception as error:  # it shows how far the load has come; the load itself goes on
+                on_progress = None
+                warnings.warn(
+                    f"on_progress raised {type(error).__name__} ({shown_error(error)}) and is called no more; the "
+                    "model is loaded all the same",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
         try:
             return apart(partial(_read, self), "lmnb-load", meanwhile=tell)
@@ -237,7 +251,7 @@ def _prepare_kernels(device: torch.device, computes_in_bfloat16: bool) -> thread
     """Compile, or find, a CPU's own kernels while the rest is loaded."""
     wanted = device.type == "cpu" and computes_in_bfloat16
     thread = threading.Thread(target=native.prepare if wanted else lambda: None, name="lmnb-kernels", daemon=True)
-    thread.start()
+    threads.start(thread)
     return thread
 
 

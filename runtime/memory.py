@@ -1,4 +1,4 @@
-"""Memory that runs out: said in one line, and given back.
+"""Memory, or threads, that run out: said in one line, and given back.
 
 The exception that a library raises then holds, by its traceback, whatever the failed work had made so far.
 """
@@ -13,6 +13,9 @@ from contextlib import contextmanager
 import torch
 
 from lmnb.errors import OutOfMemoryError
+from lmnb.runtime import threads
+
+_HOST = torch.device("cpu")
 
 
 @contextmanager
@@ -24,14 +27,18 @@ def memory_for(what: str, device: torch.device, advice: str) -> Iterator[None]:
         if not _ran_out(error):
             raise
         _give_back(error, device)
+        if threads.is_refused(error):
+            raise OutOfMemoryError(f"{what} needs a thread: {threads.ADVICE}") from None
         raise OutOfMemoryError(f"{what} does not fit into {_memory(device)}: {advice}") from None
 
 
-def in_plain_words(error: Exception, device: torch.device) -> Exception:
+def in_plain_words(error: Exception, device: torch.device = _HOST) -> Exception:
     """What to tell the requests of a step that failed by `error`."""
     if not _ran_out(error):
         return error
     _give_back(error, device)
+    if threads.is_refused(error):
+        return OutOfMemoryError(f"a step needs a thread: {threads.ADVICE}")
     return OutOfMemoryError(
         f"a step did not fit into {_memory(device)}: load the model with a smaller kv_cache or prefill_chunk, or let "
         "other programs on this device go"
@@ -40,6 +47,8 @@ def in_plain_words(error: Exception, device: torch.device) -> Exception:
 
 def _ran_out(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if threads.is_refused(error):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's allocator on a CPU
 

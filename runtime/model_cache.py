@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from lmnb.env import cache_dir
 from lmnb.errors import ModelNotFoundError
 
@@ -46,7 +48,7 @@ def converted_folder(source: Path, version: int, convert: Callable[[Path, Path],
         convert(source, work)
         _write_manifest(work)
         return _publish(work, final)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # its library tells of a full disk by an error of its own
         raise ModelNotFoundError(
             f"writing the converted model to {final.parent} failed ({error}); "
             "free some space, or set LMNB_CACHE to another folder"

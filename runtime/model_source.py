@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from lmnb.errors import ArgumentError, ModelNotFoundError
-from lmnb.runtime.argument_checks import shown
+from lmnb.runtime.argument_checks import current_folder, shown
 from lmnb.runtime.embedded import EMBEDDED_NAME, MODEL_NAME, embedded_gguf
 from lmnb.runtime.model_cache import converted_folder
 
@@ -35,7 +35,7 @@ def resolve_source(source: str | Path | None) -> tuple[Path, str]:
         return _from_hub(text), text.partition("/")[2]
     raise ModelNotFoundError(
         f"{shown(text)} is no folder, no .gguf file and no hub id such as 'Qwen/Qwen3-0.6B'; "
-        f"check the path (here: {Path.cwd()}), or use {EMBEDDED_NAME!r} for the embedded model"
+        f"check the path (here: {current_folder()}), or use {EMBEDDED_NAME!r} for the embedded model"
     )
 
 

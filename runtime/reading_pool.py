@@ -31,6 +31,7 @@ from lmnb.runtime.constraint_size import is_small
 from lmnb.runtime.grammar_reading import Reading, read_constraint
 from lmnb.runtime.reading_worker import SIZE_BYTES
 from lmnb.runtime.request import Constraint
+from lmnb.runtime.working_folder import ALWAYS_THERE
 
 _USUAL_SECONDS = 10.0  # where no engine says how long a compilation may take
 _START_SECONDS = 60.0  # imports, from a slow disk
@@ -64,7 +65,7 @@ class ReadingProcess:
 
     def __init__(self) -> None:
         """Raises _NoProcessError."""
-        path = [entry or os.getcwd() for entry in sys.path]
+        path = _whole_path()
         if not sys.executable:
             raise _NoProcessError("Python does not know its own program")
         self.ended = False
@@ -86,6 +87,7 @@ class ReadingProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
+                cwd=ALWAYS_THERE,  # not this process's folder, which may have been deleted
                 env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
                 **_apart(),
             )
@@ -176,6 +178,14 @@ class ReadingProcess:
             self._answers.put(EOFError())
             self._runs.set()  # it never will; nobody need wait for it
             stream.close()
+
+
+def _whole_path() -> list[str]:
+    """`sys.path` for a process in another folder. A folder that has been deleted holds nothing to import."""
+    try:
+        return [os.path.abspath(entry) for entry in sys.path]
+    except FileNotFoundError:
+        return [entry for entry in sys.path if os.path.isabs(entry)]
 
 
 def _exactly(stream: IO[bytes], count: int) -> bytes:

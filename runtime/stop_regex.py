@@ -124,7 +124,7 @@ def check_stop_regexes(patterns: Iterable[object]) -> None:
 def _compile(pattern: str) -> tuple[_State, ...]:
     """The automaton; state 0 is the first, the last one accepts. GrammarError for what it cannot follow."""
     try:
-        tree = parser.parse(pattern)
+        tree = _parsed(pattern)
         builder = _Builder(pattern)
         states = builder.finished(builder.sequence(tree, tree.state.flags, 0))
     except re.error as error:
@@ -135,6 +135,13 @@ def _compile(pattern: str) -> tuple[_State, ...]:
     if _accepted(states, _follow(states, [(0, 0)], "", _END)) is not None:
         raise GrammarError(f"stop_regex={shown(pattern)} matches the empty text, so it would stop before anything came")
     return states
+
+
+def _parsed(pattern: str) -> Any:
+    try:
+        return parser.parse(pattern)
+    except ValueError:  # what Python says of thousands of digits
+        raise GrammarError(f"stop_regex={shown(pattern)} is too large: it counts too far") from None
 
 
 class _Builder:

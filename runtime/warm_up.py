@@ -26,8 +26,9 @@ def warm_up(*steps: Callable[[], None], when: Callable[[], bool] | None = None) 
     """Take `steps`, one after another, in a thread of their own; if there is a `when`, once it has returned, and only
     if it is true. What fails is tried again when it is needed, and told then."""
     thread = threading.Thread(target=_run, args=(steps, when), name="lmnb-warm-up", daemon=True)
-    _threads.add(thread)
-    thread.start()
+    with suppress(RuntimeError):  # there may be no more threads
+        thread.start()
+        _threads.add(thread)
     return thread
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from lmnb.runtime.apart import apart
+from lmnb.runtime.working_folder import some_working_folder
 
 
 def import_whole(*modules: str) -> None:
@@ -30,5 +31,6 @@ def _is_imported(module: str) -> bool:
 
 
 def _import(modules: Sequence[str]) -> None:
-    for module in modules:
-        import_module(module)
+    with some_working_folder():
+        for module in modules:
+            import_module(module)

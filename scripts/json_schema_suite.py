@@ -1,8 +1,9 @@
 """Runs the official JSON Schema test suite (draft 2020-12) against our grammars and prints a table.
 
-    python scripts/json_schema_suite.py PATH [--verbose] [--engine auto]
+    python scripts/json_schema_suite.py PATH [--verbose]
 
-PATH holds JSON files of the suite's form: lists of {description, schema, tests: [{description, data, valid}]}.
+PATH is the suite's own folder, or a file or folder of its form: lists of {description, schema, tests: [{description,
+data, valid}]}.
 For each schema: it is refused, with a reason; or every instance that the grammar accepts must be valid, and every
 valid instance must be accepted if it is written in our style. Our style: compact, properties in the schema's order,
 no properties but those that are listed where only `properties` speaks of them, whole numbers without a fraction.
@@ -28,6 +29,7 @@ from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.request import Constraint
 from lmnb.runtime.testing import ByteTokenizer
 
+_DRAFT = Path("tests", "draft2020-12")
 _MOST_FORMS = 200
 _UNWRITTEN = re.compile(r"(?i):60(\.\d+)?(z|[+-]\d\d:)|xn--")
 
@@ -35,21 +37,45 @@ _UNWRITTEN = re.compile(r"(?i):60(\.\d+)?(z|[+-]\d\d:)|xn--")
 def main() -> int:
     """Print the table; 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="a file of the suite, or a folder of them")
+    parser.add_argument("path", type=Path, help="the suite's folder, a folder of its tests, or one file")
     parser.add_argument("--verbose", action="store_true", help="also print why each schema was refused")
     options = parser.parse_args()
-    files = sorted(options.path.rglob("*.json")) if options.path.is_dir() else [options.path]
+    path = tests_folder(options.path)
+    files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+    cases = {file: read_cases(file) for file in files}
+    wrong = next((file for file in files if cases[file] is None), None if files else path)
+    if wrong is not None:
+        parser.error(
+            f"{wrong} holds no tests of the suite; give the suite's folder, which has {_DRAFT.as_posix()} in it"
+        )
     suite = Suite(verbose=options.verbose)
     total: Counter[str] = Counter()
     print(f"{'file':44}{'schemas':>9}{'refused':>9}{'accepted':>10}{'rejected':>10}{'style':>7}{'wrong':>7}")
     for file in files:
-        counts = suite.run_file(file)
+        counts = suite.run_cases(file, cases[file] or [])
         total += counts
-        _print_row(str(file.relative_to(options.path) if file != options.path else file.name), counts)
+        _print_row(str(file.relative_to(path) if file != path else file.name), counts)
     _print_row("total", total)
     for line in suite.wrong:
         print("WRONG", line)
     return 1 if suite.wrong else 0
+
+
+def tests_folder(path: Path) -> Path:
+    """Of the suite's own folder, or its `tests`, the draft's; any other path as it is."""
+    return next((below for below in (path / _DRAFT, path / _DRAFT.name) if below.is_dir()), path)
+
+
+def read_cases(file: Path) -> list[dict[str, Any]] | None:
+    """A file's cases; None if it is not of the suite's form."""
+    try:
+        cases = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_ours = isinstance(cases, list) and all(
+        isinstance(case, dict) and {"description", "schema", "tests"} <= case.keys() for case in cases
+    )
+    return cases if is_ours else None
 
 
 def _print_row(name: str, counts: Counter[str]) -> None:
@@ -66,10 +92,10 @@ class Suite:
         self._verbose = verbose
         self.wrong: list[str] = []
 
-    def run_file(self, path: Path) -> Counter[str]:
+    def run_cases(self, path: Path, cases: list[dict[str, Any]]) -> Counter[str]:
         """Counts of one file's cases."""
         counts: Counter[str] = Counter()
-        for case in json.loads(path.read_text("utf-8")):
+        for case in cases:
             counts["schemas"] += 1
             try:
                 matcher = self._compile(case["schema"])

@@ -11,6 +11,7 @@ from lmnb.backends.image_header import read_header
 from lmnb.backends.image_preview import preview_of
 from lmnb.backends.images import ImageData
 from lmnb.errors import ArgumentError, MissingPackageError
+from lmnb.runtime.argument_checks import current_folder
 
 LARGEST_BYTES = 50_000_000  # no API takes more
 _COMPRESS = 1  # of 9: the usual 6 makes photos a tenth smaller, and takes twice as long
@@ -59,7 +60,7 @@ def local_path(path: str | os.PathLike[str], what: str) -> Path:
     if folder:
         raise ArgumentError(f"{str(target)!r} is a folder; {what} takes a file")
     if not there:
-        where = "" if target.is_absolute() else f" below {str(Path.cwd())!r}"
+        where = "" if target.is_absolute() else f" below {current_folder()!r}"
         raise ArgumentError(f"there is no {what} {str(target)!r}{where}")
     return target
 

@@ -14,7 +14,9 @@ from lmnb.backends.prompt_cache import PromptCache
 from lmnb.backends.runtime_options import RuntimeOptions, described, taking
 from lmnb.backends.served import Served
 from lmnb.backends.serving import open_server
-from lmnb.errors import EngineClosedError
+from lmnb.backends.unpicklable import Unpicklable
+from lmnb.errors import ArgumentError, EngineClosedError
+from lmnb.runtime.argument_checks import function, shown, token_ids, whole_number
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,13 +45,14 @@ _CAPABILITIES = Capabilities(
 )
 
 
-class Runtime:
+class Runtime(Unpicklable):
     """A model in this process. Implements `Backend`; all methods may be called from any thread.
 
     Use it as a context manager, or call `shutdown`; after that every use raises EngineClosedError.
     """
 
     capabilities = _CAPABILITIES
+    _instead = "make one there with lmnb.Runtime(...), or call serve() here and use lmnb.RuntimeEndpoint(url) there"
 
     @taking(RuntimeOptions)
     def __init__(self, options: RuntimeOptions) -> None:
@@ -78,6 +81,8 @@ class Runtime:
         self._template = plan.template
         self._template_source = plan.template_source
         self._tokenizer = codec.tokenizer
+        self._codec = codec
+        self._vocab_size = max(engine.vocab_size, codec.tokenizer.vocab_size)
         self._lock = threading.Lock()
         self._served: Served | None = Served(engine, codec, plan.template)
 
@@ -125,6 +130,8 @@ class Runtime:
     def encode_prompt(self, text: str) -> tuple[int, ...]:
         """A whole prompt's tokens as the engine gets them: markers in `text` count, and the tokenizer's own
         beginning is put before it."""
+        if not isinstance(text, str):
+            raise ArgumentError(f"a prompt's text must be text, not {shown(text)}")
         context = self.new_context()
         context.append(text)
         return context.prompt_ids
@@ -135,11 +142,17 @@ class Runtime:
 
     def submit(self, request: Request, on_event: Callable[[Event], None] | None = None) -> RequestHandle:
         """Give the engine a request of token ids; see `Engine.submit`."""
+        if on_event is not None:
+            function("on_event", on_event, ("event",))
         return self._engine().submit(request, on_event)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, for views of the cache."""
-        return self._tokenizer.decode(tuple(ids))
+        """Text of token ids, for views of the cache. ArgumentError for ids that the model does not have."""
+        found = token_ids("ids", ids)
+        if found and not 0 <= min(found) <= max(found) < self._vocab_size:
+            wrong = min(found) if min(found) < 0 else max(found)
+            raise ArgumentError(f"token ids must lie in [0, {self._vocab_size}), not {wrong}")
+        return self._codec.bytes_of(found).decode("utf-8", errors="replace")
 
     def status(self) -> EngineStatus:
         """The engine's counters."""
@@ -155,11 +168,11 @@ class Runtime:
 
     def cache_events(self, since_seq: int = 0) -> list[CacheEvent]:
         """Recorded cache events from `since_seq` on."""
-        return self._engine().cache_events(since_seq)
+        return self._engine().cache_events(whole_number("since_seq", since_seq))
 
     def subscribe(self, callback: Callable[[Sequence[CacheEvent]], None]) -> Callable[[], None]:
         """Call `callback` in the engine's thread with new cache events; returns what ends that."""
-        return self._engine().subscribe(callback)
+        return self._engine().subscribe(function("callback", callback, ("events",)))
 
     def flush_cache(self) -> bool:
         """Forget cached prompts that are not pinned; False if requests are running and nothing was done."""

@@ -85,7 +85,7 @@ def plan_runtime(options: RuntimeOptions) -> RuntimePlan:
     if options.model is not None and options.model_path is not None:
         raise ArgumentError("model and model_path name the same thing: pass one of them")
     if options.on_progress is not None:
-        function("on_progress", options.on_progress)
+        function("on_progress", options.on_progress, ("bytes read so far", "bytes in all"))
     if options.chat_template is not None and not isinstance(options.chat_template, str):
         check_chat_template(options.chat_template)
     _import_engine()

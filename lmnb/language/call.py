@@ -21,6 +21,7 @@ from lmnb.language.run import Run
 from lmnb.language.state import ProgramState
 from lmnb.language.steps import Step
 from lmnb.language.stream import Stream
+from lmnb.runtime import threads
 
 if TYPE_CHECKING:
     from lmnb.language.program import Program
@@ -130,7 +131,7 @@ class Call:
                 done()
 
         body.thread = threading.Thread(target=context.run, args=(work,), name=f"lmnb-{self.program.name}", daemon=True)
-        body.thread.start()
+        threads.start(body.thread)
 
     def start_task(self, done: Callable[[], None]) -> None:
         """Run the body, a coroutine, in a task of its own on the loop that runs; then call `done`."""

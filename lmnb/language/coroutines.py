@@ -9,6 +9,8 @@ from concurrent.futures import Future, wait
 from contextvars import copy_context
 from typing import Any, TypeVar
 
+from lmnb.runtime import threads
+
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.1
@@ -37,7 +39,7 @@ class LoopThread:
         self._limit = asyncio.Semaphore(limit) if limit is not None else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        threads.start(self._thread)
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run `make()` with the caller's context variables; with a limit, when its turn comes."""

@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from lmnb.runtime import threads
+
 T = TypeVar("T")
 
 STOP_SECONDS = 2.0
@@ -93,7 +95,7 @@ class BackgroundLoop:
             self._loop = asyncio.new_event_loop()
             self._tasks = set()
             self._thread = threading.Thread(target=_run_forever, args=(self._loop,), name="lmnb-loop", daemon=True)
-            self._thread.start()
+            threads.start(self._thread)
         return self._loop
 
     def _start_task(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:

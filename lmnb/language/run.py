@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from lmnb.backends.base import Backend, CancelToken
+from lmnb.backends.unpicklable import Unpicklable
 from lmnb.errors import CancelledError
 from lmnb.language import arguments
 from lmnb.language.body import Body
@@ -53,12 +54,14 @@ MOST_KEPT = 1000  # generations that a run holds on to
 STOP_SECONDS = 1.0  # how long `finish` waits for a run that was stopped, should a backend not let go
 
 
-class Run:
+class Run(Unpicklable):
     """One execution that is shown, and cancelled, as a whole: a cell, a program's run, a batch.
 
     `background`: the body runs in another thread, so that readers of the state wait for its end too, and an
     interrupt of a reader in the main thread leaves the run alone.
     """
+
+    _instead = "save it with run.save('run.json'), or take run.saved(), which can be pickled"
 
     def __init__(
         self,

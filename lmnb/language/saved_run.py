@@ -33,6 +33,7 @@ from lmnb.language.events import (
 from lmnb.language.pictures import painter
 from lmnb.language.redaction import Redactor
 from lmnb.language.run_diff import RunDiff
+from lmnb.runtime.argument_checks import current_folder
 
 FORMAT = "lmnb-run"
 VERSION = 1  # raised when an older lmnb could not read what a newer one writes
@@ -92,13 +93,19 @@ class SavedRun:
         return painter().run_html(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the run to `path`, as its ending says: .json (to be replayed) or .html (to be read). The path."""
-        target = Path(path).expanduser()
+        """Write the run to `path`, as its ending says: .json (to be replayed) or .html (to be read). The path.
+        ArgumentError if it cannot be written there."""
+        target = Path(os.path.expanduser(path))
         writers: dict[str, Callable[[], str]] = {".json": self.to_json, ".html": self.to_html}
         writer = writers.get(target.suffix.lower())
         if writer is None:
             raise ArgumentError(f"a run is saved as .json or .html, not as {target.name!r}")
-        target.write_text(writer(), encoding="utf-8")
+        try:
+            target.write_text(writer(), encoding="utf-8")
+        except OSError as error:
+            raise ArgumentError(
+                f"the run cannot be saved to {str(target)!r}: {error.strerror or error}; save it to another folder"
+            ) from None
         return target
 
     def diff(self, other: Any) -> RunDiff:
@@ -146,9 +153,19 @@ def saved(run: Any) -> SavedRun:
 def replay(path: str | os.PathLike[str]) -> SavedRun:
     """The run saved at `path`: a cell that ends with it shows it, and `.diff(other)` compares two. Needs no model.
 
-    ArgumentError if the file is not a saved run.
+    ArgumentError if the file cannot be read, or is not a saved run.
     """
-    return SavedRun.from_json(Path(path).expanduser().read_text(encoding="utf-8"))
+    target = os.path.expanduser(os.fspath(path))
+    try:
+        text = Path(target).read_text(encoding="utf-8")
+    except OSError as error:
+        where = "" if os.path.isabs(target) else f" below {current_folder()!r}"
+        raise ArgumentError(
+            f"the saved run {target!r}{where} cannot be read: {error.strerror or error}; check the path"
+        ) from None
+    except UnicodeDecodeError:
+        raise ArgumentError(f"{target!r} is no saved run: it is not text in UTF-8") from None
+    return SavedRun.from_json(text)
 
 
 @lru_cache(maxsize=1)

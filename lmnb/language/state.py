@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lmnb.backends.unpicklable import Unpicklable
 from lmnb.errors import GenerationError, LmnbError, ProgramError
 from lmnb.language import arguments
 from lmnb.language.body import Body
@@ -40,8 +41,10 @@ _REPR_CHARACTERS = 200
 _RAISE = object()
 
 
-class ProgramState:
+class ProgramState(Unpicklable):
     """The state of one branch of a program. Made by `Program.run`, by `fork`, and by `open_state`."""
+
+    _instead = "save its run with s.run.save('run.json'), or take its values: s['name'], s.text(), s.messages()"
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from lmnb.errors import CancelledError
 from lmnb.language.interrupts import calm_interrupts
 from lmnb.language.run import Run
+from lmnb.runtime import threads
 from lmnb.widgets.pin import CellPin
 
 DRAIN_SECONDS = 1.0  # how long a stopped run may take to hand over its partial text
@@ -77,7 +78,7 @@ class BackgroundRuns:
         )
         self.running()  # forgets those that are over
         self._running[thread] = run
-        thread.start()
+        threads.start(thread)
 
     def running(self) -> list[Run]:
         """Those that are not over."""

@@ -7,6 +7,7 @@ import json
 import select
 import socket
 from collections.abc import Callable
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -43,14 +44,27 @@ class Handler(BaseHTTPRequestHandler):
         """Work."""
         self._serve(self._post)
 
+    def do_other(self) -> None:
+        """What is asked of nothing here."""
+        self._serve(self._refuse)
+
+    do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = do_other  # noqa: N815  # their names
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the standard library refuses by itself (a request line, headers), in our form instead of a page."""
+        self.close_connection = True  # where the next request would begin is not known
+        if self.request_version == "HTTP/0.9":  # as it is taken to be until it is read; that would get no status
+            self.request_version = self.protocol_version
+        self._send_json(code, error_body(HttpError(code, message or HTTPStatus(code).phrase)))
+
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing is printed: the server may live in a notebook's kernel."""
 
     def _serve(self, route: Callable[[str], Any]) -> None:
         try:
             try:
-                path = urlsplit(self.path).path.rstrip("/")
                 body = self._read()
+                path = self._path()
                 self._check(path)
                 self._body = body
                 answer = route(path)
@@ -70,6 +84,15 @@ class Handler(BaseHTTPRequestHandler):
                 self._send_json(200, answer)
         except (ClientGoneError, OSError):  # nobody reads any more
             self.close_connection = True
+
+    def _path(self) -> str:
+        try:
+            return urlsplit(self.path).path.rstrip("/")
+        except ValueError as error:
+            raise HttpError(400, f"the request's address is none: {error}") from None
+
+    def _refuse(self, path: str) -> Any:
+        raise HttpError(405, f"{self.command} is not answered here; use GET or POST")
 
     def _get(self, path: str) -> Any:
         native = self.server.native
@@ -111,11 +134,14 @@ class Handler(BaseHTTPRequestHandler):
     def _check(self, path: str) -> None:
         """Who may ask: on loopback no page of another site, which a browser would let in; with a key, its owner."""
         host = self.headers.get("Host", "")
-        name = urlsplit(f"//{host}").hostname or ""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError as error:
+            raise HttpError(400, f"the Host header names no host: {error}") from None
         if self.server.checks_host and not is_loopback(name):
             raise HttpError(403, f"this server is for this machine only; it is not {name!r}")
         origin = self.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _place(origin) != host:
             raise HttpError(403, "pages of other sites may not use this server")
         key = self.server.api_key
         if key and path not in _OPEN:
@@ -158,8 +184,13 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, POST")
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def _send_json(self, status: int, value: Any) -> None:
         self._send(status, json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"), "application/json")
@@ -183,3 +214,11 @@ class Handler(BaseHTTPRequestHandler):
     def _chunk(self, text: str) -> None:
         data = text.encode("utf-8", "replace")
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+
+def _place(origin: str) -> str | None:
+    """Host and port of the page that asks; None if it says nothing that could be one."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None

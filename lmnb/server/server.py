@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lmnb.errors import ArgumentError, EngineClosedError
+from lmnb.runtime import threads
 from lmnb.server.address import is_loopback
 from lmnb.server.handler import Handler
 from lmnb.server.job import Jobs
@@ -54,7 +55,7 @@ class Server:
         self._thread = threading.Thread(
             target=self._socket.serve_forever, kwargs={"poll_interval": 0.1}, name="lmnb-server", daemon=True
         )
-        self._thread.start()
+        threads.start(self._thread)
 
     def __enter__(self) -> Server:
         return self

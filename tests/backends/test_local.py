@@ -268,3 +268,32 @@ def test_interrupting_the_first_load_leaves_the_process_whole() -> None:
     command = [sys.executable, "-W", "ignore", "-c", INTERRUPTED_LOAD]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout.split("\n")[:2] == ["interrupted", "[0.0, 0.0] 1"], done.stderr
+
+
+@pytest.mark.parametrize("ids", [[10**9], [-1], [10**5000], "abc", b"ab", 3, None, [1.5], ["a"], {1: 2}])
+def test_what_is_no_list_of_its_tokens_is_refused(ids: Any) -> None:
+    with fake_runtime() as runtime, pytest.raises(ArgumentError, match="ids") as raised:
+        runtime.decode(ids)
+    assert len(str(raised.value)) < 200
+
+
+def test_calls_of_another_kind_are_refused_in_one_line() -> None:
+    with fake_runtime() as runtime:
+        calls: list[tuple[Any, str]] = [
+            (lambda: runtime.token_text("a"), "ids"),  # type: ignore[arg-type]
+            (lambda: runtime.token_text(-1), "token ids must lie in"),
+            (lambda: runtime.encode_prompt(3), "must be text, not 3"),  # type: ignore[arg-type]
+            (lambda: runtime.submit(3), "takes a .*Request, not 3"),  # type: ignore[arg-type]
+            (lambda: runtime.subscribe(3), "callback must be a function, not 3"),  # type: ignore[arg-type]
+            (lambda: runtime.cache_events("x"), "since_seq must be a whole number"),  # type: ignore[arg-type]
+        ]
+        for call, says in calls:
+            with pytest.raises(ArgumentError, match=says):
+                call()
+
+
+def test_tokens_that_only_the_model_has_stand_for_nothing() -> None:
+    with fake_runtime() as runtime:
+        own = runtime.get_tokenizer().vocab_size
+        runtime._vocab_size = own + 8  # many models have more rows than their tokenizer has tokens
+        assert runtime.decode([104, own + 7, 105]) == "hi"

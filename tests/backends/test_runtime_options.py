@@ -34,6 +34,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"jump_forward": None}, "jump_forward must be True or False, not None"),
     ({"deterministic": "no"}, "deterministic must be True or False, not 'no'"),
     ({"on_progress": 5}, "on_progress must be a function, not 5"),
+    (
+        {"on_progress": lambda done: None},
+        r"on_progress must be a function of 2 arguments \(bytes read so far, bytes in",
+    ),
+    ({"max_running": 10**300}, r"max_running must be below 2\*\*63"),
+    ({"prefill_chunk": -(10**300)}, "prefill_chunk must be at least 1"),
+    ({"kv_cache": "9" * 400 + "GiB"}, "is more than any machine has; give a smaller kv_cache"),
     ({"chat_template": 5}, "a chat template has a name, .* 5 has not"),
     ({"chat_template": "chatml2"}, "did you mean 'chatml'"),
     ({"chat_template": "{{ x"}, "not valid Jinja"),
@@ -150,6 +157,29 @@ def test_an_interrupted_load_reads_no_further(folder: Path, monkeypatch: pytest.
     go_on.set()
     until(lambda: all(thread.name != "lmnb-load" for thread in threading.enumerate()))
     assert len(read) == 2
+
+
+def test_an_error_of_on_progress_is_a_warning_and_not_the_loads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    get, called = Checkpoint.get, threading.Event()
+    calls: list[int] = []
+
+    def slow(self: Checkpoint, name: str, shape: tuple[int, ...]) -> Any:
+        called.wait(30)
+        return get(self, name, shape)
+
+    def broken(done: int, total: int) -> None:
+        calls.append(done)
+        called.set()
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(Checkpoint, "get", slow)
+    with pytest.warns(
+        RuntimeWarning, match=r"on_progress raised ZeroDivisionError \(division by zero\) .* all the same"
+    ):
+        runtime = Runtime(folder, on_progress=broken)
+    with runtime:
+        assert not runtime.closed
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("make", [Runtime, Runtime.prepare])

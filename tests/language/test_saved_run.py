@@ -191,3 +191,21 @@ def test_a_preview_that_happens_to_spell_a_key_is_left_out_whole(monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "iVBORw0KGgoAAAAN")  # what every PNG begins with
     (first, *_) = [event for event in SavedRun.of(images()).events if isinstance(event, ev.ImageAdded)]
     assert (first.preview, first.digest) == ("", "0a1b2c3d4e5f")
+
+
+def test_a_place_that_cannot_be_written_or_read_is_one_line(tmp_path, monkeypatch):
+    run = SavedRun.of(judge())
+    for path in (tmp_path / "missing" / "run.json", "~nobody-of-this-name/run.html"):
+        with pytest.raises(ArgumentError, match=r"cannot be saved to .*No such file.*save it to another folder"):
+            run.save(path)
+    with pytest.raises(ArgumentError, match=r"below .* cannot be read: No such file.*check the path"):
+        lmnb.replay("~nobody-of-this-name/run.json")
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(ArgumentError, match="no saved run: it is not text"):
+        lmnb.replay(tmp_path / "binary.json")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ArgumentError, match="below 'a folder that was deleted' cannot be read"):
+        lmnb.replay("run.json")

@@ -154,8 +154,8 @@ def test_what_cannot_be_is_said() -> None:
         with pytest.raises(CacheError, match="not pinned itself; a pin below keeps it"):
             engine.unpin(upper)
         for act in (engine.pin, engine.unpin, engine.evict):
-            for number in (0, 99):
-                with pytest.raises(CacheError, match=f"no node {number} any more"):
+            for number, named in ((0, "0"), (99, "99"), (10**5000, "this int")):
+                with pytest.raises(CacheError, match=f"no node {named} any more"):
                     act(number)
 
 

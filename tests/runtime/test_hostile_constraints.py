@@ -23,7 +23,7 @@ from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.grammar_regex import characters, complement, parser, to_rust_regex, union
 from lmnb.runtime.grammar_schema import plan_schema
 from lmnb.runtime.json_patterns import pattern_to_rust
-from lmnb.runtime.request import Constraint
+from lmnb.runtime.request import Constraint, SamplingParams
 from lmnb.runtime.testing import ByteTokenizer
 
 
@@ -43,6 +43,8 @@ def bounded_integers(count: int) -> dict[str, Any]:
         (r"\[" * 9_000 + "[[:alpha:]]", "POSIX"),
         ("$" * 10_000 + "a", "position 0"),
         ("(" * 9_000 + ")" * 9_000, "too large|invalid"),
+        ("a{" + "9" * 5000 + "}", "counts too far|too large"),
+        ("a{2," + "9" * 5000 + "}", "counts too far|too large"),
     ],
 )
 def test_regexes_that_grow_are_refused(pattern: str, message: str) -> None:
@@ -51,6 +53,16 @@ def test_regexes_that_grow_are_refused(pattern: str, message: str) -> None:
         with pytest.raises(GrammarError, match=message) as caught:
             read(pattern)
         assert len(str(caught.value)) < 300
+
+
+def test_counts_of_thousands_of_digits_are_refused_everywhere() -> None:
+    many = "9" * 5000
+    with pytest.raises(GrammarError, match=r"stop_regex=.* is too large"):
+        SamplingParams(stop_regex=(f"a{{{many}}}",))
+    for grammar in (f'start: "a"~{many}', f'start: "a"~1..{many}', f'root ::= "a"{{{many}}}'):
+        with pytest.raises(GrammarError) as caught:
+            Grammars(ByteTokenizer(), 259).compile(Constraint("ebnf", grammar))
+        assert len(str(caught.value)) < 600
 
 
 def test_repeats_are_not_written_out() -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from pathlib import Path
 
 import pytest
 import torch
-from engine_support import fake_engine, fake_of, prompt
+from engine_support import TOKENIZER, fake_engine, fake_of, prompt
 from model_support import tiny_model
 from torch import Tensor
 
+from lmnb.backends.local import Runtime
 from lmnb.errors import OutOfMemoryError
 from lmnb.kernels.decoder_layers import DecoderLayer
+from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.kv_pool import KVPool
 from lmnb.runtime.loading import load_model
 from lmnb.runtime.memory import memory_for
+from lmnb.runtime.request import Constraint
 from lmnb.runtime.weight_reader import WeightReader
 
 CPU = torch.device("cpu")
@@ -64,3 +68,40 @@ def test_a_step_that_does_not_fit_fails_its_own_requests() -> None:
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="shape"), memory_for("a model", CPU, "take another"):
         raise RuntimeError("shape '[2]' is invalid for input of size 3")
+
+
+def no_more_threads(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name.startswith(prefix):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+
+
+@pytest.mark.parametrize("name", ["lmnb-load", "lmnb-kernels", "lmnb-engine"])
+def test_a_load_without_threads_says_what_to_raise(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_model("llama", tmp_path)
+    no_more_threads(monkeypatch, name)
+    with pytest.raises(OutOfMemoryError, match=rf"{name}.*raise its limits \(ulimit -v, ulimit -u"):
+        Runtime(tmp_path, dtype="float32", device="cpu", kv_cache=64)
+
+
+def test_a_load_goes_on_without_what_only_makes_it_quicker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_model("llama", tmp_path)
+    no_more_threads(monkeypatch, "lmnb-warm-up")
+    with Runtime(tmp_path, dtype="float32", device="cpu", kv_cache=64) as runtime:
+        assert not runtime.closed
+
+
+@pytest.mark.parametrize("name", ["lmnb-grammar", "lmnb-grammar-library"])
+def test_a_constraint_without_threads_says_what_to_raise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_engine(grammars=Grammars(TOKENIZER, TOKENIZER.vocab_size)) as engine:
+        with monkeypatch.context() as patch:
+            no_more_threads(patch, name)
+            asked = prompt("x", 6, constraint=Constraint("regex", "[a-z]{6}"))
+            with pytest.raises(OutOfMemoryError, match="a step needs a thread: this process may have no more"):
+                engine.submit(asked).result(timeout=30)
+        assert engine.submit(asked).result(timeout=30).finish_reason == "stop"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from small_tokenizers import CORPUS, KINDS, MARKERS, small_tokenizer
 
-from lmnb.errors import ModelNotFoundError, UnsupportedModelError
+from lmnb.errors import ArgumentError, ModelNotFoundError, UnsupportedModelError
 from lmnb.runtime.hf_tokenizer import HFTokenizer, byte_level_alphabet, load_tokenizer
 from lmnb.runtime.tokenizer import Tokenizer
 
@@ -26,6 +26,22 @@ def test_round_trip(smollm2_tokenizer: Tokenizer, text: str) -> None:
 def test_half_characters_are_replaced(smollm2_tokenizer: Tokenizer) -> None:
     for trusted in (False, True):
         assert smollm2_tokenizer.encode("a \ud800 b", trusted=trusted) == smollm2_tokenizer.encode("a ? b")
+
+
+@pytest.mark.parametrize("ids", [[10**9], [-1], [10**5000], "abc", None, ["a"]])
+def test_ids_that_are_none_are_refused(smollm2_tokenizer: Tokenizer, ids: Any) -> None:
+    with pytest.raises(ArgumentError, match="ids"):
+        smollm2_tokenizer.decode(ids)
+    for token_id in ids if isinstance(ids, list) else [ids]:
+        with pytest.raises(ArgumentError, match="token ids must lie in"):
+            smollm2_tokenizer.token_bytes(token_id)
+
+
+@pytest.mark.parametrize("text", [3, None, b"x", ["a"]])
+def test_only_text_is_encoded(smollm2_tokenizer: Tokenizer, text: Any) -> None:
+    for trusted in (False, True):
+        with pytest.raises(ArgumentError, match="text must be text"):
+            smollm2_tokenizer.encode(text, trusted=trusted)
 
 
 def test_markers_are_data_unless_trusted(smollm2_tokenizer: Tokenizer) -> None:

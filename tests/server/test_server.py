@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -154,3 +156,45 @@ def test_a_runtime_serves_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(serving, "_opener", None)
         with pytest.raises(ProgramError, match=r"lmnb\.Server"):
             runtime.serve()
+
+
+@pytest.mark.parametrize(("headers", "status"), [({"Host": "[::1"}, 400), ({"Origin": "http://[x"}, 403)])
+def test_headers_that_name_no_host(headers: dict[str, str], status: int) -> None:
+    with fake_server() as server:
+        found, answer = call(server, "/health", headers=headers)
+        assert (found, answer["error"]["code"]) == (status, status)
+        assert "server failed" not in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE"])
+def test_other_methods_are_refused_in_the_usual_form(method: str) -> None:
+    with fake_server() as server:
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=20)
+        connection.request(method, "/generate", None if method in ("HEAD", "TRACE") else "{}")
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET, POST")
+        text = answer.read()
+        assert method == "HEAD" or json.loads(text)["error"]["message"].startswith(f"{method} is not answered here")
+        connection.request("GET", "/health")  # on the same connection
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GARBAGE\r\n\r\n", 400),
+        (b"GET http://[bad/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 400),
+        (b"GET /health HTTP/x\r\n\r\n", 400),
+        (b"BREW /coffee HTTP/1.1\r\n\r\n", 501),
+        (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
+    ],
+)
+def test_what_is_no_request_is_refused_in_the_usual_form(sent: bytes, status: int) -> None:
+    with fake_server() as server, socket.create_connection((server.host, server.port), timeout=20) as connection:
+        connection.sendall(sent)
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        assert (answer.status, answer.headers["Content-Type"]) == (status, "application/json")
+        assert json.loads(answer.read())["error"]["code"] == status

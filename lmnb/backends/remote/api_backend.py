@@ -25,6 +25,7 @@ from lmnb.backends.remote.token_texts import TokenTexts
 from lmnb.backends.remote.token_usage import TokenUsage
 from lmnb.backends.remote.unreadable import Teller
 from lmnb.backends.templates import ChatTemplate, get_chat_template, get_chat_template_by_model_path
+from lmnb.backends.unpicklable import Unpicklable
 from lmnb.errors import ArgumentError, CancelledError, LmnbError
 from lmnb.runtime.request import SamplingParams
 
@@ -36,9 +37,10 @@ B = TypeVar("B", bound="ApiBackend")
 _ONE_TEMPERATURE = r"o\d|gpt-5"  # OpenAI's reasoning models, which refuse any other than 1
 
 
-class ApiBackend(ABC):
+class ApiBackend(Unpicklable, ABC):
     """A model behind a vendor's SDK. Implements `Backend`; all methods may be called from any thread."""
 
+    _instead = "make the backend again where it is needed, with its key in the environment"
     wants_objects = False  # whether a JSON schema must have an object at its root
     choosing_temperature = 0.0  # for a choice by structured output; 1 is not sent, and some models take no other
 

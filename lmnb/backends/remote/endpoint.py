@@ -15,6 +15,7 @@ from lmnb.backends.remote.token_texts import TokenTexts
 from lmnb.backends.remote.token_usage import TokenUsage
 from lmnb.backends.remote.wire import Wire
 from lmnb.backends.templates import ChatTemplate, get_chat_template, get_chat_template_by_model_path
+from lmnb.backends.unpicklable import Unpicklable
 from lmnb.errors import ArgumentError, RemoteError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _SECRET_FIELDS = ("api_key", "admin_api_key")
 
 
-class RuntimeEndpoint:
+class RuntimeEndpoint(Unpicklable):
     """A remote SGLang server at `base_url`. Implements `Backend`; all methods may be called from any thread.
 
     `api_key` is sent as a bearer token (take it from the environment, so that no notebook holds it). `verify`: a CA
@@ -33,6 +34,7 @@ class RuntimeEndpoint:
     Raises RemoteError if there is no such server.
     """
 
+    _instead = "make one again where it is needed, with lmnb.RuntimeEndpoint(url)"
     capabilities = Capabilities(
         logprobs="with top_logprobs, and of the prompt",
         select="scored",

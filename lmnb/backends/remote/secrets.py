@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit, urlunsplit
 
-from lmnb.errors import ArgumentError
+from lmnb.errors import ArgumentError, PicklingError
 
 
 class Secret:
@@ -20,7 +20,9 @@ class Secret:
         return "Secret(***)" if self._value else "Secret(none)"
 
     def __reduce__(self) -> str:
-        raise TypeError("a key is not pickled")
+        raise PicklingError(
+            "a key is not pickled: make the backend again where it is needed, with its key in the environment"
+        )
 
     def __bool__(self) -> bool:
         return bool(self._value)
