@@ -318,7 +318,7 @@ class Stream:
                 stopped = self.branch.cancel.cancelled
                 self.fail(self.stop_reason() if stopped else Failure(f"{step.where} failed: {_told(error)}", error))
         assert self.failure is not None
-        step.skip(self, self.failure)
+        await step.skip(self, self.failure)
 
     def _next(self) -> Step | None:
         with self._lock:
