@@ -8,25 +8,19 @@ short turns meanwhile, so that it delays others by little.
 
 from __future__ import annotations
 
-import atexit
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from lmnb.errors import LmnbError
+from lmnb.runtime.process_end import awaited
 from lmnb.runtime.short_turns import ShortTurns
-
-_EXIT_SECONDS = 10.0
-ENDING = threading.Event()
-"""Set when the process ends: nothing more is worth waiting for."""
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def warm_up(*steps: Callable[[], None], when: Callable[[], bool] | None = None) -> threading.Thread:
     """Take `steps`, one after another, in a thread of their own; if there is a `when`, once it has returned, and only
     if it is true. What fails is tried again when it is needed, and told then."""
     thread = threading.Thread(target=_run, args=(steps, when), name="lmnb-warm-up", daemon=True)
-    _threads.add(thread)
     thread.start()
     return thread
 
@@ -34,15 +28,7 @@ def warm_up(*steps: Callable[[], None], when: Callable[[], bool] | None = None) 
 def _run(steps: Sequence[Callable[[], None]], when: Callable[[], bool] | None) -> None:
     if when is not None and not when():
         return
-    with ShortTurns():
+    with suppress(LmnbError), awaited(), ShortTurns():  # a process that ends during an import may crash
         for step in steps:
             with suppress(Exception):  # of whatever kind: who needs it meets it
                 step()
-
-
-@atexit.register
-def _wait_for_all() -> None:
-    """A process that ends while a library is being imported may crash."""
-    ENDING.set()
-    for thread in list(_threads):
-        thread.join(_EXIT_SECONDS)

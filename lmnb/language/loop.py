@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from lmnb.runtime.process_end import uninterrupted
+
 T = TypeVar("T")
 
 STOP_SECONDS = 2.0
@@ -113,6 +115,13 @@ def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
 
 _on_loop = threading.local()
 background = BackgroundLoop()
-atexit.register(background.stop)
+
+
+@atexit.register
+def _stop() -> None:
+    with uninterrupted():
+        background.stop()
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=background.forget)
