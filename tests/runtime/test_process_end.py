@@ -22,9 +22,16 @@ def say(s):
 runtime = lmnb.Runtime(dtype="float32")
 """
 _GONE = """
-state = say.run(backend=runtime, stream=True)
-time.sleep(0.5)
-del state, runtime
+import torch
+from concurrent.futures import Future
+from lmnb.runtime.messages import Call
+
+def compute(big=torch.ones(2000, 2000)):
+    for _ in range(20):
+        big @ big
+
+runtime._engine()._loop.inbox.put(Call(compute, Future()))
+del runtime
 gc.collect()
 """
 _INTERRUPTED = """
@@ -45,15 +52,27 @@ _LOADS_IN_A_DAEMON = """
 threading.Thread(target=lmnb.Runtime, daemon=True).start()
 time.sleep({seconds})
 """
-_LOAD_INTERRUPTED = """
+_SLOWLY = """
+import torch
 import lmnb.runtime.engine
 from lmnb.runtime import loading
 
-def slow(plan, read=loading._read):
-    os.kill(os.getpid(), signal.SIGINT)
+reads = threading.Event()
+
+def slow(plan, read=loading._read, big=torch.ones(2000, 2000)):
+    reads.set()
+    {first}
+    for _ in range(20):
+        big @ big
     return read(plan)
 
 loading._read = slow
+"""
+_LEFT_LOADING = """
+threading.Thread(target=lmnb.Runtime, daemon=True).start()
+reads.wait()
+"""
+_LOAD_INTERRUPTED = """
 try:
     lmnb.Runtime()
 except KeyboardInterrupt:
@@ -84,6 +103,12 @@ def test_a_daemon_thread_may_load_when_the_main_thread_ends(seconds: float) -> N
 
 
 @pytest.mark.model
+def test_a_daemon_thread_may_be_reading_weights_when_the_main_thread_ends() -> None:
+    done = ended(_LOADS + _SLOWLY.format(first="pass") + _LEFT_LOADING)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.model
 def test_a_runtime_that_nobody_holds_may_still_be_in_a_step() -> None:
     done = ended(_GENERATES + _GONE)
     assert done.returncode == 0, done.stderr
@@ -100,7 +125,7 @@ def test_interrupts_do_not_shorten_the_wait() -> None:
 @pytest.mark.model
 @pytest.mark.skipif(not hasattr(os, "kill"), reason="interrupts are sent otherwise there")
 def test_a_script_may_catch_the_interrupt_of_a_load_and_end() -> None:
-    done = ended(_LOADS + _LOAD_INTERRUPTED)
+    done = ended(_LOADS + _SLOWLY.format(first="os.kill(os.getpid(), signal.SIGINT)") + _LOAD_INTERRUPTED)
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
