@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lmnb.errors import GrammarError
+from lmnb.runtime.process_end import awaited
 
 T = TypeVar("T")
 
@@ -90,7 +91,8 @@ class CompilePool:
         timer = _running.timer = _Timer(self._limit, lambda: self._give_up(job))
         timer.start()
         try:
-            result = job.compile()
+            with awaited():
+                result = job.compile()
         except BaseException as error:
             with suppress(InvalidStateError):
                 job.future.set_exception(error)
@@ -217,6 +219,8 @@ def _run_last(work: Callable[[], T], done: Future[T]) -> None:
         if sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
     try:
-        done.set_result(work())
+        with awaited():
+            result = work()
+        done.set_result(result)
     except BaseException as error:
         done.set_exception(error)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from lmnb.errors import ArgumentError, EngineClosedError, GrammarError, RequestTooLongError, UnsupportedModelError
@@ -30,14 +31,13 @@ from lmnb.runtime.handle import RequestHandle, forked_error
 from lmnb.runtime.jump_forward import JumpTables
 from lmnb.runtime.memory import memory_for
 from lmnb.runtime.messages import Call, Cancel, Close, Submit
+from lmnb.runtime.process_end import awaited, end_all
 from lmnb.runtime.request import Constraint, Event, Request
 from lmnb.runtime.tokenizer import Tokenizer
 from lmnb.runtime.uniform_stream import fresh_seed
 
 T = TypeVar("T")
-_live: weakref.WeakSet[Engine] = weakref.WeakSet()
 _SMALLER = "give a smaller kv_cache or max_running, or unload what else is there"
-_EXIT_SECONDS = 10.0  # a step in progress ends well within this
 
 
 class Engine:
@@ -70,11 +70,11 @@ class Engine:
         self._grammars = grammars
         self._ids = itertools.count(1)
         pool = f"a KV pool of {limits.pool_tokens:,} tokens"
-        with memory_for(pool, model.kv_layout.device, _SMALLER):
+        with awaited(), memory_for(pool, model.kv_layout.device, _SMALLER):
             self._loop = EngineLoop(
                 model, tokenizer, limits, grammars, jump_tables or JumpTables(tokenizer, model.vocab_size)
             )
-        self._thread = threading.Thread(target=self._loop.run, name="lmnb-engine", daemon=True)
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name="lmnb-engine", daemon=True)
         self.rehearse = self._loop.rehearse
         """Does, on a GPU, some of what the first requests would wait for: to be called in a thread of its own."""
         self.activity = self._loop.activity
@@ -83,7 +83,6 @@ class Engine:
         threads.start(self._thread)
         # An engine that nobody holds any more ends its thread, which gives its memory back.
         self._finalizer = weakref.finalize(self, self._loop.inbox.put, Close())
-        _live.add(self)
 
     def submit(self, request: Request, on_event: Callable[[Event], None] | None = None) -> RequestHandle:
         """Queue `request`. Its events go to `on_event`, called in the engine's thread (it must be quick; if it raises,
@@ -255,10 +254,10 @@ class Engine:
         self._loop.refuse_if_closed()  # it may have closed in between: nobody would read the message any more
 
 
-@atexit.register
-def _close_all() -> None:
-    """A process that ends under a thread inside torch would be aborted: let every engine finish its step first."""
-    for engine in list(_live):
-        if engine._process == os.getpid():
-            engine._finalizer()
-            engine._thread.join(_EXIT_SECONDS)
+def _run(loop: EngineLoop) -> None:
+    """The engine's thread. The process lets it finish its step, whoever holds the engine."""
+    with awaited(partial(loop.inbox.put, Close())):
+        loop.run()
+
+
+atexit.register(end_all)  # once more, so that it comes before what torch does at the end

@@ -37,6 +37,7 @@ from lmnb.runtime.tokenizer import Tokenizer
 from lmnb.runtime.weight_reader import unpacked_note
 from lmnb.runtime.weights import Checkpoint, ReadBytes
 
+_WAIT_SECONDS = 0.1
 _SMALLER = "unload what else is there, give quantization='int8', or take a smaller model"
 
 
@@ -131,9 +132,9 @@ class LoadPlan:
                 )
 
         try:
-            return apart(partial(_read, self), "lmnb-load", meanwhile=tell)
+            return apart(partial(_read, self), "lmnb-load", meanwhile=tell, stop=progress.abandon)
         finally:
-            progress.abandoned = True  # after an interrupt, the thread need not go on
+            progress.abandon()  # after an interrupt, the thread need not go on
 
 
 def plan_load(
@@ -204,7 +205,9 @@ def _plan(source: str | Path | None, dtype: str, device: str, quantization: str,
 
 
 def _read(plan: LoadPlan) -> LoadedModel:
-    plan.kernels.join()
+    while plan.kernels.is_alive():
+        plan.kernels.join(_WAIT_SECONDS)
+        plan.progress.check(plan.name)
     with memory_for(plan.name, plan.device, _SMALLER):
         model = _model(plan)
     if plan.quantization == "gguf" and isinstance(model, LlamaModel) and model.weight_bits >= 16:

@@ -16,12 +16,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import numpy as np
 
-from lmnb.errors import GrammarError
+from lmnb.errors import GrammarError, LmnbError
 from lmnb.runtime.constraint_size import too_large
 from lmnb.runtime.mask_state import MaskState
+from lmnb.runtime.process_end import awaited
 from lmnb.runtime.recovery import fills
 from lmnb.runtime.sequence import Sequence
 
@@ -183,11 +185,15 @@ class MaskWorker:
     # -- the threads --
 
     def _run(self) -> None:
-        while not self._is_closed:
-            self._work_off()
-            with self._lock:
-                while not self._is_closed and (not self._todo or len(self._placed) == self._num_places):
-                    self._work.wait()
+        with suppress(LmnbError), awaited():  # until the engine closes it, which ends first
+            while not self._is_closed:
+                self._work_off()
+                self._wait()
+
+    def _wait(self) -> None:
+        with self._lock:
+            while not self._is_closed and (not self._todo or len(self._placed) == self._num_places):
+                self._work.wait()
 
     def _work_off(self) -> None:
         """Make masks as long as there are any. (A call, so that an idle thread holds no sequence.)"""

@@ -8,18 +8,13 @@ short turns meanwhile, so that it delays others by little.
 
 from __future__ import annotations
 
-import atexit
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from lmnb.errors import LmnbError
+from lmnb.runtime.process_end import awaited
 from lmnb.runtime.short_turns import ShortTurns
-
-_EXIT_SECONDS = 10.0
-ENDING = threading.Event()
-"""Set when the process ends: nothing more is worth waiting for."""
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def warm_up(*steps: Callable[[], None], when: Callable[[], bool] | None = None) -> threading.Thread:
@@ -28,22 +23,13 @@ def warm_up(*steps: Callable[[], None], when: Callable[[], bool] | None = None) 
     thread = threading.Thread(target=_run, args=(steps, when), name="lmnb-warm-up", daemon=True)
     with suppress(RuntimeError):  # there may be no more threads
         thread.start()
-        _threads.add(thread)
     return thread
 
 
 def _run(steps: Sequence[Callable[[], None]], when: Callable[[], bool] | None) -> None:
     if when is not None and not when():
         return
-    with ShortTurns():
+    with suppress(LmnbError), awaited(), ShortTurns():  # a process that ends during an import may crash
         for step in steps:
             with suppress(Exception):  # of whatever kind: who needs it meets it
                 step()
-
-
-@atexit.register
-def _wait_for_all() -> None:
-    """A process that ends while a library is being imported may crash."""
-    ENDING.set()
-    for thread in list(_threads):
-        thread.join(_EXIT_SECONDS)

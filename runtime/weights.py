@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from lmnb.errors import ModelNotFoundError, UnsupportedModelError
+from lmnb.errors import LmnbError, ModelNotFoundError, UnsupportedModelError
 from lmnb.runtime.model_files import how_to_mend, read_object
 
 SINGLE_FILE = "model.safetensors"
@@ -43,8 +43,17 @@ class ReadBytes:
     total: int = 0
     abandoned: bool = False  # nobody waits any more: what reads is to stop
 
+    def abandon(self) -> None:
+        """Have it read no further."""
+        self.abandoned = True
 
-class AbandonedError(Exception):
+    def check(self, what: str) -> None:
+        """AbandonedError if nobody waits for `what` any more."""
+        if self.abandoned:
+            raise AbandonedError(f"the loading of {what} was given up")
+
+
+class AbandonedError(LmnbError):
     """Ends a thread that loads for nobody."""
 
 
@@ -79,8 +88,7 @@ class Checkpoint:
         reader = self._where.get(name)
         if reader is None:
             raise UnsupportedModelError(f"{self._folder} has no tensor {name!r}: its config.json and weights disagree")
-        if self._progress.abandoned:
-            raise AbandonedError(f"the loading of {self._folder} was given up")
+        self._progress.check(str(self._folder))
         tensor: Tensor = reader.get_tensor(name)
         self._progress.done += tensor.nbytes
         if tuple(tensor.shape) != shape:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from lmnb.runtime.apart import apart
+from lmnb.runtime.process_end import awaited, ending_error
 from lmnb.runtime.working_folder import some_working_folder
 
 
@@ -20,7 +21,8 @@ def import_whole(*modules: str) -> None:
     if all(_is_imported(module) for module in modules):
         return
     if threading.current_thread() is not threading.main_thread():  # only the main thread is interrupted
-        _import(modules)
+        with awaited():
+            _import(modules)
         return
     apart(lambda: _import(modules), "lmnb-import")
 
@@ -31,6 +33,10 @@ def _is_imported(module: str) -> bool:
 
 
 def _import(modules: Sequence[str]) -> None:
+    try:
+        import_module("concurrent.futures.thread")  # torch's import would break off at it
+    except RuntimeError as error:  # the main thread has ended
+        raise ending_error() from error
     with some_working_folder():
         for module in modules:
             import_module(module)

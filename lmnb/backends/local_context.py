@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lmnb.backends.base import (
@@ -26,6 +27,7 @@ from lmnb.backends.prefix import common_prefix_length
 from lmnb.backends.scoring import ChoicePlan, plan_choices
 from lmnb.backends.served import Served
 from lmnb.backends.token_stream import TokenStream
+from lmnb.backends.turns import Turns, gathered
 from lmnb.errors import ArgumentError, CancelledError, TemplateError
 from lmnb.runtime.prompt_layout import PLAIN, PromptLayout, Section, merged
 from lmnb.runtime.request import Completion, Constraint, FinishEvent, Request, SamplingParams, TokenEvent
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _NOTHING = SamplingParams(max_new_tokens=0)
+_MANY_CHOICES = 64  # more are tokenized beside the loop, which all runs share
 
 
 class LocalContext:
@@ -157,7 +160,12 @@ class LocalContext:
         """See `ConcatenatingContext.concatenate`. The branches are computed where they are not; the joined prompt
         copies their keys and values when something is first asked of it."""
         contexts = [branch for branch in branches if isinstance(branch, LocalContext)]
-        await asyncio.gather(*(context._compute(context.prompt_ids, owner, cancel) for context in contexts))
+
+        async def compute(index: int) -> bool:
+            context = contexts[index]
+            return await context._compute(context.prompt_ids, owner, cancel)
+
+        await gathered(len(contexts), compute, lambda: not cancel.cancelled)
         mine = self._prompt
         whole = joined(mine, [(context._prompt, context._forked_ids) for context in contexts], self._served.codec)
         start = common_prefix_length([mine.ids, whole.ids])
@@ -231,7 +239,11 @@ class LocalContext:
             raise self._served.engine.too_long()
         stream = self._stream.fork()
         stream.limit = None  # a choice is read to its end
-        plans = plan_choices(stream, choices, self._served.codec, trusted=self._role is None, turn_start=at_mark)
+        planned = partial(plan_choices, trusted=self._role is None, turn_start=at_mark)
+        if len(choices) > _MANY_CHOICES:
+            plans = await asyncio.to_thread(planned, stream, choices, self._served.codec)
+        else:
+            plans = planned(stream, choices, self._served.codec)
         bos = self._served.codec.tokenizer.bos_ids
         requests = [self._choice_request(plan, owner) for plan in plans]
         if unconditional:
@@ -294,7 +306,12 @@ class LocalContext:
         stop = CancelToken()
         forget = cancel.on_cancel(stop.cancel)
         try:
-            tasks = [EngineTask(self._served.engine, request, stop) for request in requests]
+            tasks, turns = [], Turns()
+            for request in requests:
+                tasks.append(EngineTask(self._served.engine, request, stop))
+                await turns.pause()
+                if cancel.cancelled:
+                    break
             finishes: list[FinishEvent] = await asyncio.gather(*(task.finish() for task in tasks))
         finally:
             forget()
@@ -302,7 +319,7 @@ class LocalContext:
         for finish in finishes:
             if finish.error is not None:
                 raise finish.error
-        if any(finish.completion.finish_reason == "cancelled" for finish in finishes):
+        if len(tasks) < len(requests) or any(f.completion.finish_reason == "cancelled" for f in finishes):
             raise CancelledError("the choice was not made because its run was stopped")
         return [finish.completion for finish in finishes]
 

@@ -54,7 +54,8 @@ class RuntimePlan:
         """Read the weights, unless they are there, and start the engine. For one use."""
         from lmnb.runtime.engine import Engine
         from lmnb.runtime.loading import LoadedModel
-        from lmnb.runtime.warm_up import ENDING, warm_up
+        from lmnb.runtime.process_end import ENDING
+        from lmnb.runtime.warm_up import warm_up
 
         if isinstance(self.model, LoadedModel):
             loaded, begun = self.model, None

@@ -31,7 +31,7 @@ def _is_open(name: str, value: Any) -> bool:
     return isinstance(value, Placeholder) and name not in _LISTS
 
 
-_MOST_BRANCHES = 100_000  # each takes some 10 kB, and they are made before anything can stop it
+_MOST_BRANCHES = 100_000  # of a fork, samples or choices: each takes some 10 kB
 
 
 def fork_size(size: Any) -> int:
@@ -39,11 +39,29 @@ def fork_size(size: Any) -> int:
     count = whole_number("fork(size)", size)
     if count < 1:
         raise ArgumentError(f"fork(size) must be at least 1, not {count}")
-    if count > _MOST_BRANCHES:
-        raise ArgumentError(
-            f"fork(size) may be {_MOST_BRANCHES:,} at most, not {count:,}: fork in parts, or map the program over rows"
-        )
+    _not_too_many("fork(size)", count, "fork in parts, or map the program over rows")
     return count
+
+
+def num_samples(count: int) -> None:
+    """ArgumentError unless one generation may have so many samples."""
+    if count < 1:
+        raise ArgumentError(f"n must be at least 1, not {count}")
+    _not_too_many("n", count, "sample in parts, or map the program over rows")
+
+
+def num_choices(count: int) -> None:
+    """ArgumentError unless one select may have so many choices."""
+    _not_too_many("the number of choices", count, "choose in parts, and then between what was chosen")
+
+
+def _not_too_many(what: str, count: int, instead: str) -> None:
+    if count > _MOST_BRANCHES:
+        raise ArgumentError(f"{what} may be {_MOST_BRANCHES:,} at most, not {_counted(count)}: {instead}")
+
+
+def _counted(count: int) -> str:
+    return f"{count:,}" if count < 10**15 else shown(count)  # else cut short
 
 
 def at_least_one(name: str, value: Any) -> int | None:

@@ -17,6 +17,7 @@ from lmnb.language.precache import precache
 from lmnb.language.progress import Progress
 from lmnb.language.row_usage import RowUsage
 from lmnb.runtime.argument_checks import whole_number
+from lmnb.runtime.handle import forked_error
 
 if TYPE_CHECKING:
     from lmnb.language.program import Program
@@ -66,6 +67,7 @@ class Batch:
         waiting: deque[Future[ProgramState]] = deque()
         rows = deque(self._rows)
         failure: BaseException | None = None
+        process = os.getpid()
         try:
             with Progress(len(rows), program.name, self._progress_bar) as progress:
                 precache(program, self._rows, self._options.backend, home.branch)
@@ -73,7 +75,7 @@ class Batch:
                     while rows and (self._ahead is None or len(waiting) < self._ahead):
                         call = self._begin(home, fork, rows.popleft())
                         waiting.append(workers.submit(call, lambda: self._count(progress)))
-                    yield _wait(waiting.popleft())
+                    yield _wait(waiting.popleft(), process)
         except BaseException as error:
             failure = error
             calm(error)
@@ -137,10 +139,12 @@ class _Workers:
             self._loop.stop()
 
 
-def _wait(future: Future[ProgramState]) -> ProgramState:
-    """The result; interruptible on every platform."""
-    while not wait([future], _POLL_SECONDS).done:
-        pass
+def _wait(future: Future[ProgramState], process: int) -> ProgramState:
+    """The result of what goes on in that process; interruptible on every platform."""
+    while not future.done():
+        if os.getpid() != process:
+            raise forked_error()
+        wait([future], _POLL_SECONDS)
     return future.result()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,12 +18,18 @@ class Body:
         self.task: asyncio.Task[None] | None = None  # if it runs on an event loop: kept, as loops hold tasks weakly
         self.loop: asyncio.AbstractEventLoop | None = None
         self.done = False
+        self._process = os.getpid()
         self.on_done: Callable[[], None] | None = None
 
     @property
     def elsewhere(self) -> bool:
         """Whether the body still runs, or is yet to run, and the caller is no part of it."""
         return not self.done and self.thread is not threading.current_thread() and self not in _inside.get()
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether it runs in the process from which the caller's was forked."""
+        return self.elsewhere and os.getpid() != self._process
 
     @property
     def needs_this_thread(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lmnb.errors import ArgumentError, ProgramError
+from lmnb.errors import ProgramError
 from lmnb.language import arguments
 from lmnb.language.expressions import Gen
 from lmnb.runtime.request import SamplingParams
@@ -58,8 +58,7 @@ class Defaults:
     def params(self, node: Gen, template_stop: tuple[str, ...] = ()) -> SamplingParams:
         """The parameters of one `gen`; the chat template's stop strings come last. ArgumentError if out of range."""
         merged = self.merged(node)
-        if merged.n < 1:
-            raise ArgumentError(f"n must be at least 1, not {merged.n}")
+        arguments.num_samples(merged.n)
         stop = merged.stop + node.extra_stop
         return SamplingParams(
             max_new_tokens=merged.max_new_tokens,

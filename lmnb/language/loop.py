@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from lmnb.runtime import threads
+from lmnb.runtime.process_end import uninterrupted
 
 T = TypeVar("T")
 
@@ -115,6 +116,13 @@ def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
 
 _on_loop = threading.local()
 background = BackgroundLoop()
-atexit.register(background.stop)
+
+
+@atexit.register
+def _stop() -> None:
+    with uninterrupted():
+        background.stop()
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=background.forget)

@@ -5,7 +5,6 @@ They run on the background loop, tell views what happens, and keep what there is
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 
 from lmnb.backends.base import Backend, Delta, Generation, Scores
 from lmnb.backends.speculation import SpeculativeContext
+from lmnb.backends.turns import gathered
 from lmnb.errors import ArgumentError
 from lmnb.language.choices import ChoicesDecision, ChoicesSamplingMethod, chosen_by_api, chosen_by_model, mean_logprob
 from lmnb.language.defaults import Defaults
@@ -89,7 +89,7 @@ class GenStep(Step):
         reason = stream.stop_reason()
         if any(result.finish_reason == "cancelled" for result in results) and not reason.cancelled:
             stream.fail(reason)
-            self.skip(stream, reason)
+            await self.skip(stream, reason)
             return
         output.set(results, generation_meta(first, self.params, self.merged, stream, seconds))
         if first.finish_reason == "cancelled":
@@ -107,31 +107,27 @@ class GenStep(Step):
             return [await self._look_ahead(stream, output)] * self.merged.n
         if self.begun is not None and not self.begun.ids and self.begun.text:
             return [await self._generate_behind(stream, output, self.begun)]
-        contexts = [output.context, *(output.context.fork() for _ in range(self.merged.n - 1))]
-        for context in contexts:
-            if isinstance(context, SpeculativeContext):
-                context.foresee(self.following)
+        count, cancel = self.merged.n, stream.branch.cancel
+        prompt = output.context.fork() if count > 1 else output.context  # stays as it is while the first one goes on
 
         async def sample(index: int) -> Generation:
+            context = prompt.fork() if index else output.context
+            if isinstance(context, SpeculativeContext):
+                context.foresee(self.following)
             options: dict[str, Any] = {"begun": self.begun.ids} if self.begun is not None and self.begun.ids else {}
             start = self.merged.logprob_start_len
             if self.params.return_logprob and start is not None and start >= 0:
                 options["logprob_start"] = start
-            return await contexts[index].generate(
+            return await context.generate(
                 _sample_params(self.params, index),
                 owner=stream.branch.owner(self.node.name, self.line),
-                cancel=stream.branch.cancel,
+                cancel=cancel,
                 on_delta=_ignore if index else _pushing(output),
                 **options,
             )
 
-        samples = await asyncio.gather(*(sample(index) for index in range(self.merged.n)), return_exceptions=True)
-        results: list[Generation] = []
-        for result in samples:
-            if isinstance(result, BaseException):
-                raise result
-            results.append(result)
-        return results
+        samples = await gathered(count, sample, lambda: not cancel.cancelled)
+        return [Generation(text="", finish_reason="cancelled") if result is None else result for result in samples]
 
     async def _generate_behind(self, stream: Stream, output: Output, begun: Begun) -> Generation:
         """On a backend that knows texts only: behind what is kept and what stands in place of the rest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -57,7 +58,7 @@ def commit(prefix: Sequence[Expr], backend: Backend, owner: Owner, cancel: Cance
     async def work() -> None:
         try:
             context = backend.new_context()
-            text = "".join(_add(node, context) for node in prefix)
+            text = await asyncio.to_thread(lambda: "".join(_add(node, context) for node in prefix))  # of any length
             await context.commit(owner=owner, cancel=cancel)
             done.set_result(text)
         except LmnbError:

@@ -303,6 +303,7 @@ def checked_choices(choices: Any) -> tuple[Any, ...]:
     options = arguments.listed("choices", choices, "a list of texts")
     if not options or not all(isinstance(item, Placeholder) or (isinstance(item, str) and item) for item in options):
         raise ArgumentError(f"choices must be one or more non-empty texts, not {shown(list(options))}")
+    arguments.num_choices(len(options))
     for item in options:
         if isinstance(item, str):
             check_text("each of choices", item)

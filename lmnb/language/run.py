@@ -120,7 +120,8 @@ class Run(Unpicklable):
     def at_work(self) -> bool:
         """Whether anything of the run goes on: a stream, or a body in a thread of its own."""
         body_runs = self.body is not None and not self.body.done
-        return self._status == "running" and (self._num_active > 0 or body_runs)
+        works = self._num_active > 0 or body_runs
+        return self._status == "running" and works and not self._signal.left_behind
 
     @property
     def events(self) -> tuple[RunEvent, ...]:
@@ -257,6 +258,8 @@ class Run(Unpicklable):
         with self._lock:
             if self._ending or (branch is not None and branch.closed):
                 return False
+            if not self._num_active:  # nothing goes on in a process from which this one was forked
+                self._signal.renew()
             self._count(branch, 1)
             return True
 
@@ -363,6 +366,7 @@ class Run(Unpicklable):
             if not self._closed or self._num_active or self._ending:
                 return
             self._ending = True
+            self._signal.renew()
         background.post(self._end)
 
     def _end(self) -> None:

@@ -13,6 +13,7 @@ from lmnb.language.reading import Reader
 from lmnb.language.stream import Stream
 from lmnb.language.variables import Variable, unknown_variable
 from lmnb.language.waiting import Signal
+from lmnb.runtime.handle import forked_error
 
 
 class StateValues:
@@ -109,6 +110,8 @@ class StateValues:
     def wait(self, signal: Signal, ready: Callable[[], bool]) -> None:
         """Wait in the caller's thread."""
         body = self._body_elsewhere
+        if body is not None and body.left_behind and not ready():
+            raise forked_error()
         if body is not None and body.needs_this_thread and not ready():
             raise ProgramError(
                 "the program's body runs on this thread's event loop, so waiting here would stop it: "

@@ -5,11 +5,13 @@ A step either runs, or is skipped because of an earlier failure; either way its 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from lmnb.backends.base import ConcatenatingContext
 from lmnb.backends.images import Picture
+from lmnb.backends.turns import Turns
 from lmnb.errors import ProgramError
 from lmnb.language.branch import Branch
 from lmnb.language.events import BranchesJoined, VariableSet
@@ -42,7 +44,7 @@ class Step:
         """A step that does the same in another branch, with `renewed` in place of variables; None if there is none."""
         return None
 
-    def skip(self, stream: Stream, failure: Failure) -> None:
+    async def skip(self, stream: Stream, failure: Failure) -> None:
         """Do not; tell the readers why."""
         for variable in self.variables:
             variable.fail(failure)
@@ -120,7 +122,7 @@ class ScopeStep(Step):
 class SetStep(Step):
     """Tells views of variables that have their values already."""
 
-    def skip(self, stream: Stream, failure: Failure) -> None:
+    async def skip(self, stream: Stream, failure: Failure) -> None:
         """The values are there in spite of the failure."""
 
     async def run(self, stream: Stream) -> None:
@@ -156,20 +158,29 @@ class ForkStep(Step):
         assert stream.context is not None
         if len(self.children) > 1 and stream.text:
             await stream.context.commit(owner=stream.branch.owner(None, self.line), cancel=stream.branch.cancel)
+        turns = Turns()
         for child, offset in zip(self.children, self.offsets, strict=True):
             child.adopt(stream, offset=offset)
-        self._open()
+            await turns.pause()
+            if stream.branch.cancel.cancelled:
+                raise asyncio.CancelledError
+        await self._open()
 
-    def skip(self, stream: Stream, failure: Failure) -> None:
+    async def skip(self, stream: Stream, failure: Failure) -> None:
         """The children share the failure."""
-        self._open()
-        for child in self.children:
-            child.fail(failure)
+        await self._open(failure)
 
-    def _open(self) -> None:
+    async def _open(self, failure: Failure | None = None) -> None:
+        """All are known before one goes on."""
+        turns = Turns()
         for child in self.children:
             child.open_branch()
+            await turns.pause()
+        for child in self.children:
+            if failure is not None:
+                child.fail(failure)
             child.release()
+            await turns.pause()
 
 
 class JoinStep(Step):
@@ -196,6 +207,7 @@ class JoinStep(Step):
 
     async def run(self, stream: Stream) -> None:
         """Replay."""
+        turns = Turns()
         here = stream.branch
         joined = [branch.id for branch in self.branches if branch.run is here.run]
         stream.publish(BranchesJoined(here.id, joined, self.mode))
@@ -206,8 +218,12 @@ class JoinStep(Step):
             )
             for piece in self.pieces:
                 stream.take_over(piece)
+                await turns.pause()
             return
         for piece in self.pieces:
+            await turns.pause()
+            if here.cancel.cancelled:
+                raise asyncio.CancelledError
             if piece.kind == "role":
                 stream.begin_role(piece.text)
             elif piece.kind == "role_end":

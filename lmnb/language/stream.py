@@ -7,6 +7,7 @@ any thread. A step that fails marks the stream: the steps after it are skipped, 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from lmnb.language.run import Run
 from lmnb.language.token_parts import part
 from lmnb.language.variables import Chunk, Failure, Variable
 from lmnb.language.waiting import Signal
+from lmnb.runtime.handle import forked_error
 from lmnb.runtime.request import Origin, TokenLogprob
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Stream:
         self._steps: list[Step] = []  # all that were submitted
         self.num_reads = 0  # times that someone has read what it says
         self._active = branch is None  # a fork's child is held until the fork happens
+        self._process = os.getpid()  # where it was set going
         self._entered = False  # whether the run counts this stream, and hears from it
         self._ended = False
         # loop:
@@ -82,12 +85,20 @@ class Stream:
 
         `optional`: drop it if the branch is over already. `ending`: the branch is over once it is idle.
         """
+        if self._active and self._process != os.getpid():
+            if optional:
+                return
+            raise forked_error()  # nobody here takes its steps
         with self._lock:
             start = not self._active
             if start:
                 if not self._attach(reopen=not optional and self.failure is None) and optional:
                     return
                 self._active = True
+                self._process = os.getpid()
+                self.signal.renew()
+            for variable in step.variables:
+                variable.signal.renew()
             step.bind(self)
             self._ended |= ending
             self.num_submitted += 1
@@ -318,7 +329,7 @@ class Stream:
                 stopped = self.branch.cancel.cancelled
                 self.fail(self.stop_reason() if stopped else Failure(f"{step.where} failed: {_told(error)}", error))
         assert self.failure is not None
-        step.skip(self, self.failure)
+        await step.skip(self, self.failure)
 
     def _next(self) -> Step | None:
         with self._lock:

@@ -6,6 +6,7 @@ Knows nothing of what is waited for: a condition is a function, and a `Signal` s
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -13,16 +14,21 @@ from collections.abc import Callable
 from lmnb.errors import ProgramError
 from lmnb.language.interrupts import calm
 from lmnb.language.loop import background
+from lmnb.runtime.handle import forked_error
 
 POLL_SECONDS = 0.1  # a waiting main thread looks up this often, so that an interrupt is seen on every platform
 
 
 class Signal:
-    """Tells waiters to look at their condition again. Thread-safe."""
+    """Tells waiters to look at their condition again. Thread-safe.
 
-    __slots__ = ("_lock", "_next", "_waiters")
+    Belongs to the process that is to notify it. Who would wait for it in a fork of that one gets EngineClosedError.
+    """
+
+    __slots__ = ("_lock", "_next", "_process", "_waiters")
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._next = 0
         self._waiters: dict[int, Callable[[], None]] = {}
@@ -37,12 +43,22 @@ class Signal:
         for wake in waiters:
             wake()
 
+    def renew(self) -> None:
+        """From now on it is this process that notifies, wherever the signal was made."""
+        self._process = os.getpid()
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether nobody will notify: who would have is in the process from which this one was forked."""
+        return os.getpid() != self._process
+
     def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
         """Block until `ready()`; False if `timeout` seconds went by first. Interruptible."""
         if ready():
             return True
         if background.is_current():
             raise ProgramError("this waits for a generation on the very thread that advances it; wait elsewhere")
+        self._check_process()
         deadline = None if timeout is None else time.monotonic() + timeout
         while not ready():
             done = threading.Event()
@@ -59,6 +75,7 @@ class Signal:
         """Suspend the running coroutine, on any event loop, until `ready()`."""
         loop = asyncio.get_running_loop()
         while not ready():
+            self._check_process()
             future: asyncio.Future[None] = loop.create_future()
             key = self._add(lambda future=future: _resolve_soon(loop, future))  # type: ignore[misc]
             try:
@@ -69,6 +86,10 @@ class Signal:
                 raise
             finally:
                 self._remove(key)
+
+    def _check_process(self) -> None:
+        if self.left_behind:
+            raise forked_error()
 
     def _add(self, wake: Callable[[], None]) -> int:
         with self._lock:

@@ -35,7 +35,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"deterministic": "no"}, "deterministic must be True or False, not 'no'"),
     ({"on_progress": 5}, "on_progress must be a function, not 5"),
     (
-        {"on_progress": lambda done: None},
+        {"on_progress": len},
         r"on_progress must be a function of 2 arguments \(bytes read so far, bytes in",
     ),
     ({"max_running": 10**300}, r"max_running must be below 2\*\*63"),
