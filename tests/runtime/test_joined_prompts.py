@@ -15,7 +15,7 @@ from engine_support import TOKENIZER
 from model_support import masked_logits, random_model
 from small_tokenizers import small_tokenizer
 
-from lmnb.errors import ArgumentError, GenerationError, RequestTooLongError
+from lmnb.errors import ArgumentError, GenerationError, OutOfMemoryError, RequestTooLongError
 from lmnb.kernels import native
 from lmnb.runtime.config import EngineConfig
 from lmnb.runtime.engine import Engine
@@ -353,7 +353,7 @@ def test_a_copy_that_fails_leaves_every_slot_accounted_for(overlap: bool, monkey
         raise MemoryError
 
     monkeypatch.setattr(engine._loop.scheduler.pool, "copy", fail)
-    with pytest.raises(GenerationError):
+    with pytest.raises(OutOfMemoryError):
         engine.submit(asked).result(timeout=20)
     engine.check_integrity()
     monkeypatch.undo()
