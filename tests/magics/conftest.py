@@ -65,7 +65,8 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     shell.extension_manager.unload_extension("lmnb")
     InteractiveShell.clear_instance()
     set_default_backend(None)
-    left = [t for t in threading.enumerate() if t not in before and t.name not in ("lmnb-loop", "lmnb-warm-up")]
+    kept = ("lmnb-loop", "lmnb-warm-up", "asyncio_")  # the shared loop, and threads that it keeps
+    left = [t for t in threading.enumerate() if t not in before and not t.name.startswith(kept)]
     for thread in left:
         thread.join(30)
     assert [t for t in left if t.is_alive()] == []
