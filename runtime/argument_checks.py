@@ -9,7 +9,7 @@ import inspect
 import math
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, cast
 
@@ -169,6 +169,13 @@ def token_ids(name: str, value: object) -> tuple[int, ...]:
     if found and not -_MAX_TOKEN_ID <= min(found) <= max(found) <= _MAX_TOKEN_ID:
         raise ArgumentError(f"{name} must hold token ids below 2**31, not {shown(value)}")
     return found
+
+
+def check_token_ids(ids: Collection[int], vocab_size: int) -> None:
+    """ArgumentError unless all are tokens of a vocabulary of this size."""
+    wrong = next((each for each in (min(ids, default=0), max(ids, default=0)) if not 0 <= each < vocab_size), None)
+    if wrong is not None:
+        raise ArgumentError(f"token ids must lie in [0, {vocab_size}), not {shown(wrong)}")
 
 
 def _is_real(value: object) -> bool:

@@ -164,6 +164,7 @@ class _Timer:
 
 class _Running(threading.local):
     timer: _Timer | None = None
+    seconds_elsewhere = 0.0  # processor time of what other threads have done for this one
 
 
 _running = _Running()
@@ -203,7 +204,7 @@ def give_way(work: Callable[[], T]) -> T:
     """The result of `work`, which must not hold the interpreter's lock: it is done in a thread that has a large stack,
     and runs when no other needs the processor. (Were it to hold the lock, all others would wait for a thread that is
     not given any time. Linux only: elsewhere a priority belongs to the whole process.)"""
-    done: Future[T] = Future()
+    done: Future[tuple[T, float]] = Future()
     thread = threading.Thread(target=_run_last, args=(work, done), name="lmnb-grammar-library", daemon=True)
     with _stack_lock:
         usual = threading.stack_size(_STACK_BYTES)
@@ -211,16 +212,23 @@ def give_way(work: Callable[[], T]) -> T:
             thread.start()
         finally:
             threading.stack_size(usual)
-    return done.result()
+    result, seconds = done.result()
+    _running.seconds_elsewhere += seconds
+    return result
 
 
-def _run_last(work: Callable[[], T], done: Future[T]) -> None:
+def processor_seconds() -> float:
+    """The processor time of the calling thread, and of what `give_way` has done for it."""
+    return time.thread_time() + _running.seconds_elsewhere
+
+
+def _run_last(work: Callable[[], T], done: Future[tuple[T, float]]) -> None:
     with suppress(OSError):
         if sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
     try:
         with awaited():
             result = work()
-        done.set_result(result)
+        done.set_result((result, time.thread_time()))
     except BaseException as error:
         done.set_exception(error)

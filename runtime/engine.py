@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from lmnb.errors import ArgumentError, EngineClosedError, GrammarError, RequestTooLongError, UnsupportedModelError
 from lmnb.runtime import threads
-from lmnb.runtime.argument_checks import shown
+from lmnb.runtime.argument_checks import check_token_ids, shown
 from lmnb.runtime.batch import Model
 from lmnb.runtime.begun import ruled_out
 from lmnb.runtime.config import EngineConfig, check_strict, resolve
@@ -208,10 +208,7 @@ class Engine:
         ids, sampling = request.input_ids + request.begun_ids, request.sampling
         if not request.input_ids:
             raise ArgumentError("the prompt is empty: give the model at least one token to start from")
-        lowest, highest = min(ids), max(ids)
-        if lowest < 0 or highest >= self.vocab_size:
-            wrong = lowest if lowest < 0 else highest
-            raise ArgumentError(f"token ids must lie in [0, {self.vocab_size}), not {wrong}")
+        check_token_ids(ids, self.vocab_size)
         if len(ids) > self.capacity:
             raise self.too_long(len(ids))
         request.layout.check(len(ids))

@@ -133,8 +133,8 @@ class LLGuidanceMatcher:
             return
         assert num_tokens <= len(self._taken), "rolled back past the start"
         del self._taken[-num_tokens:]
-        if not self._is_behind:
-            assert self._matcher.rollback(num_tokens)
+        # A matcher within which the lexer gave up goes back no further: it begins anew.
+        self._is_behind = self._is_behind or not self._matcher.rollback(num_tokens)
 
     def fork(self) -> LLGuidanceMatcher:
         """See `GrammarMatcher.fork`. Costs a microsecond."""
@@ -145,31 +145,20 @@ class LLGuidanceMatcher:
     def forced(self) -> bytes:
         """See `GrammarMatcher.forced`. Empty where tokens count: too many of them end even text that is said to be
         forced. Following very much text takes the library to its limits, which it does not say until it is asked for
-        the next mask. At its limits it finds no second byte that may come next, and takes the first for forced."""
+        the next mask."""
         if self._ended or self._counts_tokens or self._is_behind or self._matcher.is_error():
             return b""
         text = bytes(self._matcher.compute_ff_bytes())  # from here on it is cheap to accept what spells them
-        if len(text) <= _MANY_BYTES:
-            return text if not text or self._start.is_sound() else b""
-        if self._has_mask():
-            return text
-        twin = self.fork()
-        if twin.recover():
-            text = bytes(twin._matcher.compute_ff_bytes())
-            if twin._has_mask():  # it was the doing of others
-                self._start, self._matcher = twin._start, twin._matcher
-                return text
-        raise GrammarError(
-            "the constraint is too large, or matches no text that ever ends: there is too much text that "
-            "must come next; use smaller repeat counts, and recursion that can end"
-        )
-
-    def _has_mask(self) -> bool:
-        """Whether it can tell what may come next, once it has computed all that is forced."""
-        ahead = self._matcher.deep_copy()
-        scratch = self._vocabulary.scratch
-        ahead.unsafe_compute_mask_ptr(scratch.address, scratch.num_bytes)
-        return not ahead.is_error()
+        if len(text) > _MANY_BYTES:
+            ahead = self._matcher.deep_copy()
+            scratch = self._vocabulary.scratch
+            ahead.unsafe_compute_mask_ptr(scratch.address, scratch.num_bytes)
+            if ahead.is_error():
+                raise GrammarError(
+                    "the constraint is too large, or matches no text that ever ends: there is too much text that "
+                    "must come next; use smaller repeat counts, and recursion that can end"
+                )
+        return text
 
     def is_done(self) -> bool:
         """See `GrammarMatcher.is_done`."""

@@ -16,7 +16,7 @@ from lmnb.backends.served import Served
 from lmnb.backends.serving import open_server
 from lmnb.backends.unpicklable import Unpicklable
 from lmnb.errors import ArgumentError, EngineClosedError
-from lmnb.runtime.argument_checks import function, shown, token_ids, whole_number
+from lmnb.runtime.argument_checks import check_token_ids, function, shown, token_ids, whole_number
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -80,7 +80,6 @@ class Runtime(Unpicklable):
         self.stop = plan.template.stop
         self._template = plan.template
         self._template_source = plan.template_source
-        self._tokenizer = codec.tokenizer
         self._codec = codec
         self._vocab_size = max(engine.vocab_size, codec.tokenizer.vocab_size)
         self._lock = threading.Lock()
@@ -121,7 +120,7 @@ class Runtime(Unpicklable):
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         self._use()
-        return self._tokenizer
+        return self._codec.tokenizer
 
     def token_text(self, token_id: int) -> str:
         """The text of one token, for people to read."""
@@ -149,9 +148,7 @@ class Runtime(Unpicklable):
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, for views of the cache. ArgumentError for ids that the model does not have."""
         found = token_ids("ids", ids)
-        if found and not 0 <= min(found) <= max(found) < self._vocab_size:
-            wrong = min(found) if min(found) < 0 else max(found)
-            raise ArgumentError(f"token ids must lie in [0, {self._vocab_size}), not {wrong}")
+        check_token_ids(found, self._vocab_size)
         return self._codec.bytes_of(found).decode("utf-8", errors="replace")
 
     def status(self) -> EngineStatus:

@@ -15,6 +15,7 @@ from lmnb.language import arguments
 from lmnb.language.primitives import checked_choices
 from lmnb.language.shapes import ShapeArguments
 from lmnb.runtime.argument_checks import shown, shown_path
+from lmnb.runtime.compile_pool import processor_seconds
 from lmnb.runtime.constraint_size import too_large, too_slow
 from lmnb.runtime.gbnf import is_gbnf
 from lmnb.runtime.lark_notes import lark_notes
@@ -143,10 +144,10 @@ def check_constraint(
 def _report(constraint: Constraint, texts: list[str], unenforced: tuple[str, ...]) -> ConstraintReport:
     grammars, end = _bytes_grammars()
     matcher = grammars.compile(constraint)
-    uncounted = _uncounted(constraint)
-    until = time.thread_time() + _SAMPLES_SECONDS
-    reports = [_tried(grammars.compile(uncounted), constraint, text, end, until) for text in texts]
     forced = matcher.forced().decode("utf-8", "ignore")
+    uncounted = _uncounted(constraint)
+    until = processor_seconds() + _SAMPLES_SECONDS
+    reports = [_tried(grammars.compile(uncounted), constraint, text, end, until) for text in texts]
     places = grammars.open_places(constraint) if constraint.kind == "json_schema" else ()
     notes = (*_notes(places, unenforced), *(lark_notes(constraint.source) if _is_lark(constraint) else ()))
     if uncounted is not constraint:
@@ -155,8 +156,8 @@ def _report(constraint: Constraint, texts: list[str], unenforced: tuple[str, ...
 
 
 def _tried(matcher: GrammarMatcher, constraint: Constraint, text: str, end: int, until: float) -> SampleReport:
-    """`matcher`: a fresh one, of which nothing is left. `constraint`: what an error speaks of. `until`: when this
-    thread's time is over, in seconds."""
+    """`matcher`: a fresh one, of which nothing is left. `constraint`: what an error speaks of. `until`: when the
+    `processor_seconds` for it are over."""
     half = _HALF.search(text)  # of a character: no model can write one
     whole = text if half is None else text[: half.start()]
     data = whole.encode()
@@ -177,17 +178,16 @@ def _walked(
     matcher: GrammarMatcher, constraint: Constraint, data: bytes, until: float
 ) -> tuple[int | None, str | None]:
     """The first byte at which it cannot go on, if there is one; and why, if that is not the byte's fault."""
-    began = now = time.thread_time()
+    began = time.thread_time()
     for at, byte in enumerate(data):
-        if now > until:
+        if processor_seconds() > until:
             return at, _NO_TIME_LEFT
         if not accepts(matcher, byte):
             return at, str(too_large(constraint)) if matcher.is_beyond_limits() else None
-        now = time.thread_time()
-        slow = too_slow(now - began, at + 1)
+        slow = too_slow(time.thread_time() - began, at + 1)
         if slow is not None:
             return at, str(slow)
-    return (len(data), _NO_TIME_LEFT) if now > until else (None, None)
+    return (len(data), _NO_TIME_LEFT) if processor_seconds() > until else (None, None)
 
 
 def _uncounted(constraint: Constraint) -> Constraint:

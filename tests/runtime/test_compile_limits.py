@@ -15,7 +15,7 @@ from llguidance import LLParserLimits
 
 from lmnb.errors import GrammarError
 from lmnb.runtime import grammar, grammar_disk
-from lmnb.runtime.compile_pool import CompilePool, untimed
+from lmnb.runtime.compile_pool import CompilePool, give_way, processor_seconds, untimed
 from lmnb.runtime.grammar import Grammars
 from lmnb.runtime.grammar_protocol import GrammarMatcher
 from lmnb.runtime.request import Constraint
@@ -227,3 +227,16 @@ def test_of_many_compilations_one_thread_is_started_here(monkeypatch: pytest.Mon
     assert sorted(future.result(timeout=30) for future in futures) == sorted([*range(5)] * 2)
     assert started_by.count(threading.current_thread().name) == 1
     assert started_by.count("lmnb-grammar") >= 4
+
+
+def test_what_is_done_elsewhere_counts_as_the_askers_time() -> None:
+    def work() -> str:
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+        return "done"
+
+    both, own = processor_seconds(), time.thread_time()
+    assert give_way(work) == "done"
+    both, own = processor_seconds() - both, time.thread_time() - own
+    assert both >= own + 0.05
